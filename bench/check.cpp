@@ -1,0 +1,279 @@
+#include "bench/check.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <limits>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "bench/paper_baseline.h"
+#include "bench/tensor.h"
+#include "ovq/kernels/attention.h"
+#include "ovq/kernels/ovq_attention.h"
+#include "ovq/kernels/parallel.h"
+#include "ovq/kernels/reference/attention.h"
+#include "ovq/kernels/reference/ovq_attention.h"
+
+namespace ovq::bench {
+namespace {
+
+namespace reference = kernels::reference;
+using kernels::OvqInputs;
+using kernels::OvqOptions;
+using kernels::View;
+using reference::Matrix;
+
+// Largest absolute errors of the code under test and of the plain loops in float, over all heads of one tensor.
+class Comparison {
+ public:
+  explicit Comparison(std::string name) : name_(std::move(name)) {}
+
+  void add(View<const float> fast, int64_t head, const Matrix<double>& exact, const Matrix<float>& plain) {
+    for (int64_t t = 0; t < exact.rows; ++t) add(fast.row(0, t, head), exact[t], plain[t], exact.columns);
+  }
+  void add(const float* fast, const double* exact, const float* plain, int64_t count) {
+    for (int64_t i = 0; i < count; ++i) {
+      const double error = std::abs(fast[i] - exact[i]);
+      fast_error_ = std::max(fast_error_, std::isnan(error) ? std::numeric_limits<double>::infinity() : error);
+      plain_error_ = std::max(plain_error_, std::abs(plain[i] - exact[i]));
+      scale_ = std::max(scale_, std::abs(exact[i]));
+    }
+  }
+  // Terms of this size were summed and may have cancelled: rounding follows them, not the sum.
+  void add_magnitude(double magnitude) { scale_ = std::max(scale_, magnitude); }
+  void require() const {
+    const double limit = 2 * plain_error_ + 1e-6 * scale_;
+    if (!(fast_error_ <= limit))
+      throw Mismatch(fmt::format("{} is off by {:.2g}, allowed {:.2g}", name_, fast_error_, limit));
+  }
+
+ private:
+  std::string name_;
+  double fast_error_ = 0, plain_error_ = 0, scale_ = 0;
+};
+
+// d_beta is a sum of q . d_q / beta over the tokens; this is the sum of their absolute values.
+double d_beta_magnitude(View<const float> q, int64_t head, float beta, const Matrix<double>& d_q) {
+  const auto rows = reference::load<double>(q, 0, head, 0, d_q.rows);
+  double sum = 0;
+  for (int64_t t = 0; t < d_q.rows; ++t) sum += std::abs(reference::dot(rows[t], d_q[t], d_q.columns) / beta);
+  return sum;
+}
+
+template <class Scalar>
+struct AttentionTwin {
+  reference::AttentionHeadResult<Scalar> forward;
+  reference::AttentionHeadGradients<Scalar> gradients;
+
+  AttentionTwin(const kernels::AttentionInputs& inputs, View<const float> d_o, int64_t h) {
+    const int64_t time = inputs.q.time;
+    const reference::AttentionHead<Scalar> head{.q = reference::load<Scalar>(inputs.q, 0, h, 0, time),
+                                                .k = reference::load<Scalar>(inputs.k, 0, h, 0, time),
+                                                .v = reference::load<Scalar>(inputs.v, 0, h, 0, time),
+                                                .beta = inputs.beta[h],
+                                                .window = inputs.window};
+    forward = reference::attention_forward(head);
+    gradients = reference::attention_backward(head, forward, reference::load<Scalar>(d_o, 0, h, 0, time));
+  }
+};
+
+// The plain loops of one head, with given assignments; `gradients` only if there is a d_o.
+template <class Scalar>
+struct OvqTwin {
+  reference::OvqHeadResult<Scalar> forward;
+  reference::OvqHeadGradients<Scalar> gradients;
+
+  OvqTwin(const OvqInputs& inputs, std::span<const int32_t> assignments, View<const float> d_o, int64_t h) {
+    const int64_t time = inputs.q.time;
+    std::vector<int32_t> forced(time);
+    for (int64_t t = 0; t < time; ++t) forced[t] = assignments[t * inputs.k.heads + h];
+    const auto head = reference::load_head<Scalar>(inputs, 0, h, 0, time);
+    const auto initial = reference::empty_state<Scalar>(inputs.k.dim, inputs.v.dim);
+    forward = reference::ovq_attention_forward(head, initial, forced);
+    if (d_o.data != nullptr)
+      gradients =
+          reference::ovq_attention_backward(head, initial, forward, {reference::load<Scalar>(d_o, 0, h, 0, time)});
+  }
+};
+
+template <class Twin>
+std::vector<Twin> for_each_head(int64_t heads, const std::function<Twin(int64_t)>& make) {
+  std::vector<std::optional<Twin>> made(heads);
+  kernels::parallel_for(heads, kernels::max_threads(), [&](int64_t h, int) { made[h].emplace(make(h)); });
+  std::vector<Twin> twins;
+  for (auto& twin : made) twins.push_back(std::move(*twin));
+  return twins;
+}
+
+struct OvqTwins {
+  std::vector<OvqTwin<double>> exact;
+  std::vector<OvqTwin<float>> plain;
+
+  OvqTwins(const OvqInputs& inputs, std::span<const int32_t> assignments, View<const float> d_o = {})
+      : exact(for_each_head<OvqTwin<double>>(inputs.k.heads,
+                                             [&](int64_t h) { return OvqTwin<double>(inputs, assignments, d_o, h); })),
+        plain(for_each_head<OvqTwin<float>>(inputs.k.heads,
+                                            [&](int64_t h) { return OvqTwin<float>(inputs, assignments, d_o, h); })) {}
+};
+
+// Assignments can be forced only if they name centroids that exist.
+void require_valid(const OvqInputs& inputs, std::span<const int32_t> assignments) {
+  const int64_t chunk = inputs.options.chunk, heads = inputs.k.heads;
+  int64_t size = 0;
+  for (int64_t begin = 0; begin + chunk <= inputs.k.time; begin += chunk) {
+    const int64_t after = size + kernels::new_centroid_count(inputs.options, size, begin + chunk);
+    for (const int32_t assigned : assignments.subspan(begin * heads, chunk * heads)) {
+      const int64_t first = assigned < 0 ? size : 0, end = assigned < 0 || size == 0 ? after : size;
+      const int64_t centroid = assigned < 0 ? ~int64_t{assigned} : assigned;
+      if (centroid < first || centroid >= end)
+        throw Mismatch(
+            fmt::format("assignment {} in the chunk at token {}, of {} to {} centroids", assigned, begin, size, after));
+    }
+    size = after;
+  }
+}
+
+// Forced assignments would hide a search that does not search. So: did every token of a written chunk join a centroid
+// as similar as any, and did only the least similar keys found one?
+void require_nearest(const OvqInputs& inputs, const reference::OvqHeadResult<double>& forward, int64_t head) {
+  constexpr double kSlack = 1e-5;
+  const int64_t chunk = inputs.options.chunk;
+  const auto keys = reference::load<double>(inputs.k, 0, head, 0, inputs.k.time);
+  for (int64_t begin = 0; begin + chunk <= keys.rows; begin += chunk) {
+    const auto& dictionary = forward.dictionaries[begin / chunk];
+    if (dictionary.size() == 0) continue;
+    double most_similar_founder = -std::numeric_limits<double>::infinity();
+    double least_similar_member = std::numeric_limits<double>::infinity();
+    int64_t founders = 0;
+    for (int64_t t = begin; t < begin + chunk; ++t) {
+      std::vector<double> similarity;
+      for (int64_t n = 0; n < dictionary.size(); ++n)
+        similarity.push_back(reference::dot(keys[t], dictionary.keys[n], keys.columns));
+      const double best = *std::max_element(similarity.begin(), similarity.end());
+      const int32_t assigned = forward.assignments[t];
+      if (assigned < 0) {
+        ++founders;
+        most_similar_founder = std::max(most_similar_founder, best);
+      } else {
+        least_similar_member = std::min(least_similar_member, best);
+        if (!(similarity.at(assigned) >= best - kSlack))
+          throw Mismatch(fmt::format("token {} of head {} did not join its nearest centroid", t, head));
+      }
+    }
+    if (founders != kernels::new_centroid_count(inputs.options, dictionary.size(), begin + chunk))
+      throw Mismatch(fmt::format("the chunk at token {} founded {} centroids", begin, founders));
+    if (!(most_similar_founder <= least_similar_member + kSlack))
+      throw Mismatch(fmt::format("the chunk at token {} founded centroids from the wrong keys", begin));
+  }
+}
+
+void require_output(const OvqInputs& inputs, View<const float> o, const OvqTwins& twins) {
+  Comparison output("o");
+  for (int64_t h = 0; h < inputs.q.heads; ++h)
+    output.add(o, h, twins.exact[h].forward.o[0], twins.plain[h].forward.o[0]);
+  output.require();
+  for (int64_t h = 0; h < inputs.k.heads; ++h) require_nearest(inputs, twins.exact[h].forward, h);
+}
+
+OvqInputs make_inputs(const Inputs& inputs, const OvqOptions& options) {
+  return {.q = inputs.q.view(), .k = inputs.k.view(), .v = inputs.v.view(), .beta = inputs.beta, .options = options};
+}
+
+}  // namespace
+
+void check_attention(const Shape& shape, int64_t window) {
+  const Inputs tensors(shape, 1);
+  const Tensor d_o = normal(shape, 9);
+  const Tensor o(shape.time, shape.heads, shape.dim), lse(shape.time, shape.heads, 1);
+  const kernels::AttentionInputs inputs{
+      .q = tensors.q.view(), .k = tensors.k.view(), .v = tensors.v.view(), .beta = tensors.beta, .window = window};
+  kernels::attention_forward(inputs, {.o = o.view(), .lse = lse.view()});
+  const Tensor d_q(shape.time, shape.heads, shape.dim), d_k = d_q, d_v = d_q;
+  std::vector<float> d_beta(shape.heads);
+  kernels::attention_backward(inputs, {.o = o.view(), .lse = lse.view()}, d_o.view(),
+                              {.d_q = d_q.view(), .d_k = d_k.view(), .d_v = d_v.view(), .d_beta = d_beta});
+
+  const auto exact = for_each_head<AttentionTwin<double>>(
+      shape.heads, [&](int64_t h) { return AttentionTwin<double>(inputs, d_o.view(), h); });
+  const auto plain = for_each_head<AttentionTwin<float>>(
+      shape.heads, [&](int64_t h) { return AttentionTwin<float>(inputs, d_o.view(), h); });
+  Comparison of_o("o"), of_q("d_q"), of_k("d_k"), of_v("d_v"), of_beta("d_beta");
+  for (int64_t h = 0; h < shape.heads; ++h) {
+    of_o.add(o.view(), h, exact[h].forward.o, plain[h].forward.o);
+    of_q.add(d_q.view(), h, exact[h].gradients.d_q, plain[h].gradients.d_q);
+    of_k.add(d_k.view(), h, exact[h].gradients.d_k, plain[h].gradients.d_k);
+    of_v.add(d_v.view(), h, exact[h].gradients.d_v, plain[h].gradients.d_v);
+    of_beta.add_magnitude(d_beta_magnitude(inputs.q, h, inputs.beta[h], exact[h].gradients.d_q));
+    of_beta.add(&d_beta[h], &exact[h].gradients.d_beta, &plain[h].gradients.d_beta, 1);
+  }
+  for (const Comparison* comparison : {&of_o, &of_q, &of_k, &of_v, &of_beta}) comparison->require();
+}
+
+void check_ovq(const Shape& shape, const OvqOptions& options) {
+  const Inputs tensors(shape, 2);
+  const Tensor d_o = normal(shape, 9);
+  const Tensor o(shape.time, shape.heads, shape.dim), lse(shape.time, shape.heads, 1);
+  const OvqInputs inputs = make_inputs(tensors, options);
+  std::vector<int32_t> assignments(kernels::ovq_assignment_count(inputs));
+  kernels::ovq_attention_forward(inputs, {.o = o.view(), .lse = lse.view(), .assignments = assignments});
+  const Tensor d_q(shape.time, shape.heads, shape.dim), d_k = d_q, d_v = d_q;
+  std::vector<float> d_beta(shape.heads);
+  kernels::ovq_attention_backward(inputs, {.o = o.view(), .lse = lse.view(), .assignments = assignments},
+                                  {.d_o = d_o.view()},
+                                  {.d_q = d_q.view(), .d_k = d_k.view(), .d_v = d_v.view(), .d_beta = d_beta});
+
+  require_valid(inputs, assignments);
+  const OvqTwins twins(inputs, assignments, d_o.view());
+  require_output(inputs, o.view(), twins);
+  Comparison of_q("d_q"), of_k("d_k"), of_v("d_v"), of_beta("d_beta");
+  for (int64_t h = 0; h < shape.heads; ++h) {
+    const auto& exact = twins.exact[h].gradients;
+    const auto& plain = twins.plain[h].gradients;
+    of_q.add(d_q.view(), h, exact.d_q[0], plain.d_q[0]);
+    of_k.add(d_k.view(), h, exact.d_k, plain.d_k);
+    of_v.add(d_v.view(), h, exact.d_v, plain.d_v);
+    of_beta.add_magnitude(d_beta_magnitude(inputs.q, h, inputs.beta[h], exact.d_q[0]));
+    of_beta.add(&d_beta[h], exact.d_beta.data(), plain.d_beta.data(), 1);
+  }
+  for (const Comparison* comparison : {&of_q, &of_k, &of_v, &of_beta}) comparison->require();
+}
+
+void check_ovq_decode(const Shape& shape, const OvqOptions& options) {
+  const Inputs tensors(shape, 3);
+  const Tensor o(shape.time, shape.heads, shape.dim);
+  const OvqInputs inputs = make_inputs(tensors, options);
+  kernels::OvqState state({.batch = 1, .kv_heads = shape.heads, .key_dim = shape.dim, .value_dim = shape.dim}, options);
+  // A token's assignment is known when its chunk is complete, and is returned with the pending ones before it.
+  std::vector<int32_t> assignments(shape.time * shape.heads, kernels::kUnassigned);
+  for (int64_t t = 0; t < shape.time; ++t) {
+    OvqInputs token = inputs;
+    token.q = tensors.q.slice(t, 1);
+    token.k = tensors.k.slice(t, 1);
+    token.v = tensors.v.slice(t, 1);
+    const int64_t first = t - state.pending();
+    kernels::ovq_attention_forward(
+        token,
+        {.o = o.slice(t, 1),
+         .assignments = std::span(assignments).subspan(first * shape.heads, (t + 1 - first) * shape.heads)},
+        std::span(&state, 1));
+  }
+  require_valid(inputs, assignments);
+  require_output(inputs, o.view(), OvqTwins(inputs, assignments));
+}
+
+void check_paper_baseline(const Shape& shape, const OvqOptions& options) {
+  const Inputs tensors(shape, 4);
+  const Tensor o(shape.time, shape.heads, shape.dim);
+  const OvqInputs inputs = make_inputs(tensors, options);
+  std::vector<int32_t> assignments(kernels::ovq_assignment_count(inputs));
+  paper_ovq_forward(inputs, o.view(), assignments);
+  require_valid(inputs, assignments);
+  require_output(inputs, o.view(), OvqTwins(inputs, assignments));
+}
+
+}  // namespace ovq::bench

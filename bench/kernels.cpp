@@ -1,0 +1,39 @@
+#include "bench/kernels.h"
+
+#include <algorithm>
+#include <cstdint>
+
+#include "bench/cases.h"
+#include "bench/machine.h"
+#include "bench/probe.h"
+
+namespace ovq::bench {
+
+Report run_kernels(const RunOptions& options) {
+  const auto start = Clock::now();
+  const Bystanders bystanders;
+  Report report{.machine = describe_machine()};
+  const int threads = report.machine.threads;
+  const double peak_seconds = options.quick ? 0.3 : 1;
+
+  report.peak_isa = probe_isa();
+  report.fma_peak_before = measure_fma_peak(threads, peak_seconds);
+  report.read_bytes = std::max<int64_t>(6 * report.machine.last_level_cache, int64_t{128} << 20);
+  report.read_bandwidth = measure_read_bandwidth(report.read_bytes, threads, options.quick ? 5 : 20);
+
+  Runner runner(options);
+  run_ovq_cases(runner);
+  run_baseline_cases(runner);
+  run_decode_case(runner);
+  run_attention_cases(runner);
+
+  report.fma_peak_after = measure_fma_peak(threads, peak_seconds);
+  report.fma_peak = std::max(report.fma_peak_before, report.fma_peak_after);
+  report.cases = runner.cases();
+  report.comparisons = runner.comparisons();
+  report.bystander_cores = bystanders.busy_cores();
+  report.seconds = seconds_since(start);
+  return report;
+}
+
+}  // namespace ovq::bench

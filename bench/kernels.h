@@ -1,0 +1,13 @@
+// `ovq bench kernels`: time, FLOP/s, share of the machine's peak and memory of every kernel, checked before it is
+// timed.
+#pragma once
+
+#include "bench/report.h"
+#include "bench/runner.h"
+
+namespace ovq::bench {
+
+// With kernels::max_threads() threads.
+Report run_kernels(const RunOptions& options);
+
+}  // namespace ovq::bench

@@ -1,0 +1,160 @@
+#include <fmt/format.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "bench/cases.h"
+#include "bench/check.h"
+#include "bench/flops.h"
+#include "bench/paper_baseline.h"
+#include "bench/tensor.h"
+#include "ovq/kernels/ovq_attention.h"
+
+namespace ovq::bench {
+namespace {
+
+using kernels::OvqInputs;
+using kernels::OvqOptions;
+
+std::string describe(const Shape& shape, const OvqOptions& options) {
+  return fmt::format("H{} d{} L{} N{} T{}", shape.heads, shape.dim, options.chunk, options.centroids, shape.time);
+}
+std::string forward_name(const Shape& shape, const OvqOptions& options) {
+  return "ovq forward " + describe(shape, options);
+}
+std::string backward_name(const Shape& shape, const OvqOptions& options) {
+  return "ovq backward " + describe(shape, options);
+}
+
+// Two chunks written, a third read in part: every path of the kernel, at a length the plain loops can afford.
+Shape check_shape(Shape shape, const OvqOptions& options) {
+  shape.time = 2 * options.chunk + options.chunk / 2 + 3;
+  return shape;
+}
+
+// All that forward and backward read and write, allocated once.
+struct OvqProblem {
+  OvqProblem(const Shape& shape, const OvqOptions& options)
+      : tensors(shape, 1),
+        o(shape.time, shape.heads, shape.dim),
+        lse(shape.time, shape.heads, 1),
+        inputs{.q = tensors.q.view(),
+               .k = tensors.k.view(),
+               .v = tensors.v.view(),
+               .beta = tensors.beta,
+               .options = options} {
+    assignments.resize(kernels::ovq_assignment_count(inputs));
+  }
+  void forward() {
+    kernels::ovq_attention_forward(inputs, {.o = o.view(), .lse = lse.view(), .assignments = assignments});
+  }
+
+  Inputs tensors;
+  Tensor o, lse;
+  OvqInputs inputs;
+  std::vector<int32_t> assignments;
+};
+
+struct OvqTraining : OvqProblem {
+  OvqTraining(const Shape& shape, const OvqOptions& options)
+      : OvqProblem(shape, options), d_o(normal(shape, 9)), d_q(shape.time, shape.heads, shape.dim), d_k(d_q), d_v(d_q) {
+    d_beta.resize(shape.heads);
+  }
+  void backward() {
+    kernels::ovq_attention_backward(inputs, {.o = o.view(), .lse = lse.view(), .assignments = assignments},
+                                    {.d_o = d_o.view()},
+                                    {.d_q = d_q.view(), .d_k = d_k.view(), .d_v = d_v.view(), .d_beta = d_beta});
+  }
+
+  Tensor d_o, d_q, d_k, d_v;
+  std::vector<float> d_beta;
+};
+
+void run_forward(Runner& runner, const Shape& shape, const OvqOptions& options) {
+  runner.run(
+      forward_name(shape, options), [&] { check_ovq(check_shape(shape, options), options); },
+      [&] {
+        OvqProblem problem(shape, options);
+        return runner.time([&] { problem.forward(); }, ovq_flops_forward(shape, options));
+      });
+}
+
+void run_backward(Runner& runner, const Shape& shape, const OvqOptions& options) {
+  runner.run(
+      backward_name(shape, options), [&] { check_ovq(check_shape(shape, options), options); },
+      [&] {
+        OvqTraining problem(shape, options);
+        problem.forward();
+        return runner.time([&] { problem.backward(); }, ovq_flops_backward(shape, options));
+      });
+}
+
+// What training allocates beyond its inputs and outputs, however many centroids there are.
+void run_memory(Runner& runner, const Shape& shape, const OvqOptions& options) {
+  runner.run(
+      "ovq forward+backward " + describe(shape, options), [&] { check_ovq(check_shape(shape, options), options); },
+      [&] {
+        OvqTraining problem(shape, options);
+        const auto step = [&] {
+          problem.forward();
+          problem.backward();
+        };
+        CaseResult result{.flops = ovq_flops_forward(shape, options) + ovq_flops_backward(shape, options),
+                          .bytes_allocated = bytes_allocated(step)};
+        result.timing = repeat(step, {.min_rounds = 1, .max_rounds = 1});
+        const auto tensors = static_cast<double>(problem.tensors.nbytes() + problem.o.nbytes());
+        const int64_t row_bytes = 2 * shape.dim * static_cast<int64_t>(sizeof(float));
+        result.figures = {
+            {"q + k + v + o", tensors, "bytes"},
+            {"allocated / (q + k + v + o)", static_cast<double>(*result.bytes_allocated) / tensors, "x"},
+            {"of that: one head's final dictionary", static_cast<double>(final_size(options, shape.time) * row_bytes),
+             "bytes"},
+        };
+        return result;
+      });
+}
+
+}  // namespace
+
+void run_ovq_cases(Runner& runner) {
+  const OvqOptions wide{.chunk = 128, .centroids = 2048};
+  const OvqOptions narrow{.chunk = 64, .centroids = 512};
+  const Shape usual{.heads = 6, .dim = 128, .time = runner.quick() ? 4096 : 16384};
+  const Shape longer{.heads = 6, .dim = 128, .time = 4 * usual.time};
+  const Shape small{.heads = 6, .dim = 64, .time = 4096};
+
+  run_forward(runner, usual, wide);
+  run_backward(runner, usual, wide);
+  run_forward(runner, small, narrow);
+  run_backward(runner, small, narrow);
+  run_forward(runner, longer, wide);
+  if (runner.find(forward_name(longer, wide)) != nullptr && runner.find(forward_name(usual, wide)) != nullptr) {
+    runner.compare(fmt::format("ovq forward, time at T{} / T{}", longer.time, usual.time), forward_name(longer, wide),
+                   forward_name(usual, wide));
+    runner.add_comparison({fmt::format("ovq forward, FLOPs at T{} / T{}", longer.time, usual.time),
+                           ovq_flops_forward(longer, wide) / ovq_flops_forward(usual, wide), "x"});
+  }
+  run_memory(runner, usual, {.chunk = 128, .centroids = 4 * wide.centroids});
+}
+
+void run_baseline_cases(Runner& runner) {
+  const OvqOptions options{.chunk = 128, .centroids = 2048};
+  const Shape shape{.heads = 6, .dim = 128, .time = runner.quick() ? 1024 : 2048};
+  const std::string name = "paper pseudo-code forward " + describe(shape, options);
+  runner.run(
+      name, [&] { check_paper_baseline(check_shape(shape, options), options); },
+      [&] {
+        OvqProblem problem(shape, options);
+        CaseResult result =
+            runner.time([&] { paper_ovq_forward(problem.inputs, problem.o.view(), problem.assignments); },
+                        ovq_flops_forward(shape, options));
+        result.bytes_allocated.reset();  // its memory is not the kernels'
+        return result;
+      });
+  run_forward(runner, shape, options);
+  runner.compare(fmt::format("paper pseudo-code / fused ovq forward, T{}", shape.time), name,
+                 forward_name(shape, options));
+}
+
+}  // namespace ovq::bench

@@ -1,0 +1,128 @@
+#include "bench/probe.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "bench/timing.h"
+#include "ovq/kernels/buffer.h"
+#include "ovq/kernels/parallel.h"
+
+// clang-format off
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "bench/probe.cpp"
+#include "hwy/foreach_target.h"
+// clang-format on
+#include "hwy/highway.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace ovq::bench {
+namespace HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+// 12 chains hide the latency of two multiply-add units (8 would do at latency 4) and leave registers for the operands.
+// Each step feeds on the one before, so that none can be hoisted or merged. Adds the FLOPs it did to `flops`.
+float fma_chains(int64_t steps, float scale, int64_t& flops) {
+  const hn::ScalableTag<float> d;
+  const auto x = hn::Set(d, scale);
+  const auto y = hn::Set(d, 1.0f - scale);
+  auto a0 = hn::Iota(d, 0.0f), a1 = hn::Iota(d, 1.0f), a2 = hn::Iota(d, 2.0f), a3 = hn::Iota(d, 3.0f);
+  auto a4 = hn::Iota(d, 4.0f), a5 = hn::Iota(d, 5.0f), a6 = hn::Iota(d, 6.0f), a7 = hn::Iota(d, 7.0f);
+  auto a8 = hn::Iota(d, 8.0f), a9 = hn::Iota(d, 9.0f), a10 = hn::Iota(d, 10.0f), a11 = hn::Iota(d, 11.0f);
+  for (int64_t i = 0; i < steps; ++i) {
+    a0 = hn::MulAdd(a0, x, y);
+    a1 = hn::MulAdd(a1, x, y);
+    a2 = hn::MulAdd(a2, x, y);
+    a3 = hn::MulAdd(a3, x, y);
+    a4 = hn::MulAdd(a4, x, y);
+    a5 = hn::MulAdd(a5, x, y);
+    a6 = hn::MulAdd(a6, x, y);
+    a7 = hn::MulAdd(a7, x, y);
+    a8 = hn::MulAdd(a8, x, y);
+    a9 = hn::MulAdd(a9, x, y);
+    a10 = hn::MulAdd(a10, x, y);
+    a11 = hn::MulAdd(a11, x, y);
+  }
+  flops += 12 * 2 * steps * static_cast<int64_t>(hn::Lanes(d));
+  const auto low = hn::Add(hn::Add(hn::Add(a0, a1), hn::Add(a2, a3)), hn::Add(a4, a5));
+  const auto high = hn::Add(hn::Add(hn::Add(a6, a7), hn::Add(a8, a9)), hn::Add(a10, a11));
+  return hn::GetLane(hn::SumOfLanes(d, hn::Add(low, high)));
+}
+
+const char* target_name() { return hwy::TargetName(HWY_TARGET); }
+
+float read_once(const float* data, int64_t count) {
+  const hn::ScalableTag<float> d;
+  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
+  auto a0 = hn::Zero(d), a1 = hn::Zero(d), a2 = hn::Zero(d), a3 = hn::Zero(d);
+  for (; count >= 4 * lanes; count -= 4 * lanes, data += 4 * lanes) {
+    a0 = hn::Add(a0, hn::LoadU(d, data));
+    a1 = hn::Add(a1, hn::LoadU(d, data + lanes));
+    a2 = hn::Add(a2, hn::LoadU(d, data + 2 * lanes));
+    a3 = hn::Add(a3, hn::LoadU(d, data + 3 * lanes));
+  }
+  float sum = hn::GetLane(hn::SumOfLanes(d, hn::Add(hn::Add(a0, a1), hn::Add(a2, a3))));
+  for (; count > 0; --count) sum += *data++;
+  return sum;
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace ovq::bench
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace ovq::bench {
+namespace {
+
+HWY_EXPORT(fma_chains);
+HWY_EXPORT(read_once);
+HWY_EXPORT(target_name);
+
+// What is computed must be used somewhere, or it would not be computed.
+std::atomic<float> sink;
+
+}  // namespace
+
+std::string probe_isa() { return HWY_DYNAMIC_DISPATCH(target_name)(); }
+
+double measure_fma_peak(int threads, double seconds) {
+  constexpr int64_t kSteps = 200'000;
+  const int64_t blocks = 8 * threads;
+  std::vector<int64_t> flops(blocks);
+  const auto round = [&] {
+    std::fill(flops.begin(), flops.end(), 0);
+    kernels::parallel_for(blocks, threads, [&](int64_t block, int) {
+      int64_t done = 0;
+      sink = HWY_DYNAMIC_DISPATCH(fma_chains)(kSteps, 0.999f, done);
+      flops[block] = done;
+    });
+  };
+  const double best = repeat(round, {.min_rounds = 3, .max_rounds = 1000, .seconds = seconds}).best;
+  return static_cast<double>(blocks * flops[0]) / best;
+}
+
+double measure_read_bandwidth(std::span<const std::span<const float>> blocks, int threads, int rounds) {
+  double bytes = 0;
+  for (const auto& block : blocks) bytes += static_cast<double>(block.size_bytes());
+  const auto round = [&] {
+    kernels::parallel_for(static_cast<int64_t>(blocks.size()), threads, [&](int64_t i, int) {
+      sink = HWY_DYNAMIC_DISPATCH(read_once)(blocks[i].data(), static_cast<int64_t>(blocks[i].size()));
+    });
+  };
+  return bytes / repeat(round, {.min_rounds = rounds, .max_rounds = rounds}).best;
+}
+
+double measure_read_bandwidth(int64_t bytes, int threads, int rounds) {
+  constexpr int64_t kBlock = 1 << 18;
+  const int64_t count = bytes / static_cast<int64_t>(sizeof(float)) / kBlock;
+  const auto data = kernels::Buffer<float>::zeros(count * kBlock);
+  std::vector<std::span<const float>> blocks;
+  for (int64_t i = 0; i < count; ++i) blocks.emplace_back(data.data() + i * kBlock, kBlock);
+  return measure_read_bandwidth(blocks, threads, rounds);
+}
+
+}  // namespace ovq::bench
+#endif  // HWY_ONCE

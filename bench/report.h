@@ -1,0 +1,48 @@
+// What a benchmark found, as a table for people and as JSON for programs: the same content.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "bench/machine.h"
+#include "bench/timing.h"
+
+namespace ovq::bench {
+
+struct Figure {
+  std::string name;
+  double value = 0;
+  std::string unit;
+};
+
+struct CaseResult {
+  std::string name;
+  std::string mismatch;  // how the result differed from the reference; such a case is not timed
+  Timing timing;
+  double flops = 0;                        // 0: not what the case is about
+  std::optional<int64_t> bytes_allocated;  // by the kernels, at the peak, beyond inputs and outputs
+  std::vector<Figure> figures;             // particular to the case
+};
+
+struct Report {
+  Machine machine;
+  std::string peak_isa;
+  double fma_peak = 0;  // FLOP/s, the best seen before and after the cases; percentages refer to it
+  double fma_peak_before = 0, fma_peak_after = 0;
+  double read_bandwidth = 0;  // bytes/s
+  int64_t read_bytes = 0;     // size of the buffer read
+  double bystander_cores = 0;
+  double seconds = 0;
+  std::vector<CaseResult> cases;
+  std::vector<Figure> comparisons;  // between cases of this run
+
+  bool matched() const;                    // every case
+  std::vector<std::string> notes() const;  // why the timings may not be worth much
+};
+
+std::string to_table(const Report& report);
+std::string to_json(const Report& report);
+
+}  // namespace ovq::bench

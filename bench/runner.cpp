@@ -1,0 +1,48 @@
+#include "bench/runner.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <cstdio>
+
+#include "bench/check.h"
+
+namespace ovq::bench {
+
+void Runner::run(const std::string& name, const std::function<void()>& check,
+                 const std::function<CaseResult()>& measure) {
+  if (!wanted(name)) return;
+  const bool show_progress = isatty(STDERR_FILENO) != 0;
+  if (show_progress) fmt::print(stderr, "\r\x1b[K{} ...", name);
+  CaseResult result;
+  try {
+    check();
+    result = measure();
+  } catch (const Mismatch& mismatch) {
+    result.mismatch = mismatch.what();
+  }
+  result.name = name;
+  cases_.push_back(result);
+  if (show_progress) fmt::print(stderr, "\r\x1b[K");
+}
+
+CaseResult Runner::time(const std::function<void()>& work, double flops) const {
+  CaseResult result{.flops = flops, .bytes_allocated = bytes_allocated(work)};
+  result.timing = repeat(work, quick() ? Repetition{.min_rounds = 2, .max_rounds = 8, .seconds = 0.5}
+                                       : Repetition{.min_rounds = 3, .max_rounds = 20, .seconds = 4});
+  return result;
+}
+
+const CaseResult* Runner::find(const std::string& name) const {
+  for (const CaseResult& result : cases_)
+    if (result.name == name && result.mismatch.empty()) return &result;
+  return nullptr;
+}
+
+void Runner::compare(const std::string& label, const std::string& numerator, const std::string& denominator) {
+  const CaseResult* a = find(numerator);
+  const CaseResult* b = find(denominator);
+  if (a != nullptr && b != nullptr) comparisons_.push_back({label, a->timing.best / b->timing.best, "x"});
+}
+
+}  // namespace ovq::bench

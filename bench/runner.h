@@ -1,0 +1,56 @@
+// Runs benchmark cases one after another: first the check against the reference, then, only if it held, the clock.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "bench/report.h"
+#include "bench/timing.h"
+#include "ovq/kernels/buffer.h"
+
+namespace ovq::bench {
+
+struct RunOptions {
+  bool quick = false;  // reduced sizes and fewer rounds
+  std::string filter;  // only cases whose name contains it
+};
+
+class Runner {
+ public:
+  explicit Runner(const RunOptions& options) : options_(options) {}
+
+  bool quick() const { return options_.quick; }
+  bool wanted(const std::string& name) const { return name.find(options_.filter) != std::string::npos; }
+
+  // `check` throws Mismatch if the code under test is wrong; `measure` fills in everything but the name. Nothing
+  // happens if the case is not wanted.
+  void run(const std::string& name, const std::function<void()>& check, const std::function<CaseResult()>& measure);
+
+  // One call to warm up and to see what the kernels allocate, then timed ones.
+  CaseResult time(const std::function<void()>& work, double flops) const;
+
+  const CaseResult* find(const std::string& name) const;  // nullptr if it was not timed
+  // The quotient of two cases' best times; nothing if one is missing.
+  void compare(const std::string& label, const std::string& numerator, const std::string& denominator);
+  void add_comparison(const Figure& figure) { comparisons_.push_back(figure); }
+
+  std::vector<CaseResult> cases() const { return cases_; }
+  std::vector<Figure> comparisons() const { return comparisons_; }
+
+ private:
+  RunOptions options_;
+  std::vector<CaseResult> cases_;
+  std::vector<Figure> comparisons_;
+};
+
+// Bytes the kernels hold at most while `work` runs, beyond what they held before.
+template <class Work>
+int64_t bytes_allocated(Work&& work) {
+  kernels::reset_peak_memory();
+  const int64_t before = kernels::memory_use().current;
+  work();
+  return kernels::memory_use().peak - before;
+}
+
+}  // namespace ovq::bench

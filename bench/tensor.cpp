@@ -1,0 +1,72 @@
+#include "bench/tensor.h"
+
+#include <cmath>
+#include <numbers>
+
+#include "ovq/kernels/parallel.h"
+
+namespace ovq::bench {
+namespace {
+
+// SplitMix64: small, and any seed will do, so each row can have its own.
+class Random {
+ public:
+  explicit Random(uint64_t seed) : state_(seed) {}
+
+  uint64_t next() {
+    uint64_t z = (state_ += 0x9e3779b97f4a7c15);
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9;
+    z = (z ^ (z >> 27)) * 0x94d049bb133111eb;
+    return z ^ (z >> 31);
+  }
+  float uniform() { return (static_cast<float>(next() >> 40) + 0.5f) * 0x1p-24f; }  // in (0, 1)
+
+ private:
+  uint64_t state_;
+};
+
+void fill_normal(float* row, int64_t count, uint64_t seed) {
+  Random random(seed);
+  for (int64_t i = 0; i < count; i += 2) {
+    const float radius = std::sqrt(-2 * std::log(random.uniform()));
+    const float angle = 2 * std::numbers::pi_v<float> * random.uniform();
+    row[i] = radius * std::cos(angle);
+    if (i + 1 < count) row[i + 1] = radius * std::sin(angle);
+  }
+}
+
+template <class Finish>
+Tensor random_rows(const Shape& shape, uint64_t seed, Finish&& finish) {
+  Tensor tensor(shape.time, shape.heads, shape.dim);
+  kernels::parallel_for(shape.time, kernels::max_threads(), [&](int64_t t, int) {
+    for (int64_t h = 0; h < shape.heads; ++h) {
+      float* row = tensor.view().row(0, t, h);
+      fill_normal(row, shape.dim, (seed << 40) + static_cast<uint64_t>(t * shape.heads + h));
+      finish(row);
+    }
+  });
+  return tensor;
+}
+
+}  // namespace
+
+Tensor normal(const Shape& shape, uint64_t seed) {
+  return random_rows(shape, seed, [](float*) {});
+}
+
+Tensor unit_rows(const Shape& shape, uint64_t seed) {
+  return random_rows(shape, seed, [&](float* row) {
+    float sum = 0;
+    for (int64_t i = 0; i < shape.dim; ++i) sum += row[i] * row[i];
+    const float scale = 1 / std::sqrt(sum);
+    for (int64_t i = 0; i < shape.dim; ++i) row[i] *= scale;
+  });
+}
+
+Inputs::Inputs(const Shape& shape, uint64_t seed)
+    : q(unit_rows(shape, 3 * seed)),
+      k(unit_rows(shape, 3 * seed + 1)),
+      v(normal(shape, 3 * seed + 2)),
+      beta(shape.heads, std::sqrt(static_cast<float>(shape.dim))) {}
+
+}  // namespace ovq::bench

@@ -1,0 +1,44 @@
+// Tensors [1, time, heads, dim] that own their memory, and the inputs the benchmarks run on.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "bench/flops.h"
+#include "ovq/kernels/buffer.h"
+#include "ovq/kernels/view.h"
+
+namespace ovq::bench {
+
+class Tensor {
+ public:
+  Tensor(int64_t time, int64_t heads, int64_t dim)
+      : time_(time), heads_(heads), dim_(dim), data_(kernels::Buffer<float>::zeros(time * heads * dim)) {}
+
+  kernels::View<float> view() const { return kernels::View<float>::contiguous(data_.data(), 1, time_, heads_, dim_); }
+  // `count` time steps from `first` on.
+  kernels::View<float> slice(int64_t first, int64_t count) const {
+    return kernels::View<float>::contiguous(data_.data() + first * heads_ * dim_, 1, count, heads_, dim_);
+  }
+  float* data() const { return data_.data(); }
+  int64_t size() const { return data_.size(); }
+  int64_t nbytes() const { return data_.nbytes(); }
+
+ private:
+  int64_t time_, heads_, dim_;
+  kernels::Buffer<float> data_;
+};
+
+Tensor normal(const Shape& shape, uint64_t seed);
+Tensor unit_rows(const Shape& shape, uint64_t seed);  // normal, each row scaled to norm 1
+
+// Queries and keys of unit norm, values normal, beta = sqrt(dim): what a layer hands to the op when training starts.
+struct Inputs {
+  Inputs(const Shape& shape, uint64_t seed);
+  int64_t nbytes() const { return q.nbytes() + k.nbytes() + v.nbytes(); }
+
+  Tensor q, k, v;
+  std::vector<float> beta;
+};
+
+}  // namespace ovq::bench

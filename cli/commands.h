@@ -1,0 +1,19 @@
+// The subcommands, one file each: it declares its options and makes one call. What is wrong is thrown: UsageError for
+// what the user typed, anything else for what failed.
+#pragma once
+
+#include <stdexcept>
+
+namespace CLI {
+class App;
+}
+
+namespace ovq::cli {
+
+struct UsageError : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
+void add_bench(CLI::App& app);
+
+}  // namespace ovq::cli

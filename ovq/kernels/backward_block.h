@@ -1,0 +1,12 @@
+// Backward of one block of rows on a team of threads, with the same bits for any team.
+#pragma once
+
+#include <span>
+
+#include "ovq/kernels/read_kernels.h"
+
+namespace ovq::kernels::detail {
+
+void backward_block(const ReadKernels& kernels, const BackwardBlock& block, std::span<Workspace> team);
+
+}  // namespace ovq::kernels::detail

@@ -1,0 +1,65 @@
+#include "ovq/kernels/isa.h"
+
+#include <atomic>
+#include <cstdlib>
+#include <mutex>
+
+#include "hwy/targets.h"
+#include "ovq/kernels/error.h"
+#include "ovq/kernels/read_kernels.h"
+
+namespace ovq::kernels {
+namespace detail {
+
+int64_t compiled_targets();
+const ReadKernels& kernels_of(int64_t target);
+
+namespace {
+
+std::atomic<const ReadKernels*> selected{nullptr};
+
+std::vector<int64_t> targets() {
+  std::vector<int64_t> result;
+  const int64_t usable = hwy::SupportedTargets() & compiled_targets();
+  for (int bit = 0; bit < 63; ++bit) {  // Highway numbers better targets lower.
+    if (usable >> bit & 1) result.push_back(int64_t{1} << bit);
+  }
+  return result;
+}
+
+const ReadKernels& find(std::string_view name) {
+  static std::mutex mutex;  // The look-up goes through Highway's process-wide choice.
+  const std::lock_guard lock(mutex);
+  std::string known;
+  for (const int64_t target : targets()) {
+    if (name.empty() || name == hwy::TargetName(target)) return kernels_of(target);
+    known += (known.empty() ? "" : ", ") + std::string(hwy::TargetName(target));
+  }
+  fail("isa", "no instruction set '", name, "'; this machine has ", known);
+}
+
+}  // namespace
+
+const ReadKernels& read_kernels() {
+  const ReadKernels* kernels = selected.load(std::memory_order_acquire);
+  if (kernels == nullptr) {
+    const char* name = std::getenv("OVQ_ISA");
+    kernels = &find(name == nullptr ? "" : name);
+    selected.store(kernels, std::memory_order_release);
+  }
+  return *kernels;
+}
+
+}  // namespace detail
+
+std::string isa() { return detail::read_kernels().isa; }
+
+std::vector<std::string> available_isas() {
+  std::vector<std::string> names;
+  for (const int64_t target : detail::targets()) names.emplace_back(hwy::TargetName(target));
+  return names;
+}
+
+void select_isa(std::string_view name) { detail::selected.store(&detail::find(name), std::memory_order_release); }
+
+}  // namespace ovq::kernels

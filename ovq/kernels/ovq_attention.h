@@ -1,0 +1,82 @@
+// Online vector-quantized attention: attention over a dictionary of at most N centroids, learned while the sequence
+// streams by, and the current chunk in its original form. docs/semantics.md says exactly what is computed.
+//
+//   o_t = softmax(beta * q_t . [D_k ; K_<=t]^T + [log counts ; 0]) . [D_v ; V_<=t]
+//
+// FLOPs per token and d, n the dictionary's size: forward 4 n + 2 L per query head and 2 n per kv head (the search for
+// the nearest centroid, in the same pass over the dictionary); backward 10 n + 5 L per query head.
+// Memory beyond inputs and outputs: one dictionary per thread (or the states); backward adds its gradient and an undo
+// log of at most T (dk + dv) floats per thread. Nothing of size L x n.
+#pragma once
+
+#include <cstdint>
+#include <limits>
+#include <span>
+
+#include "ovq/kernels/ovq_options.h"
+#include "ovq/kernels/ovq_state.h"
+#include "ovq/kernels/view.h"
+
+namespace ovq::kernels {
+
+struct OvqInputs {
+  View<const float> q;          // [B, T, Hq, dk]
+  View<const float> k;          // [B, T, Hkv, dk], Hq a multiple of Hkv: query head h reads kv head h / (Hq / Hkv)
+  View<const float> v;          // [B, T, Hkv, dv]
+  std::span<const float> beta;  // [Hq], finite
+  OvqOptions options;
+  // Packed sequences: B = 1 and sequence s holds the tokens cu_seqlens[s] ... cu_seqlens[s + 1] - 1. Empty: not packed.
+  std::span<const int64_t> cu_seqlens;
+};
+
+// Which centroid each token went to, for a sequence's pending tokens (of the incoming state) followed by its new ones:
+// [B, pending + T, Hkv], or for packed sequences one such block [pending_s + T_s, Hkv] after another.
+//   a >= 0         joined centroid a
+//   a < 0          founded centroid ~a
+//   kUnassigned    its chunk is not written yet
+inline constexpr int32_t kUnassigned = std::numeric_limits<int32_t>::min();
+
+// Elements of the assignments of these inputs.
+int64_t ovq_assignment_count(const OvqInputs& inputs, std::span<const OvqState> states = {});
+
+struct OvqOutputs {
+  View<float> o;                    // [B, T, Hq, dv]
+  View<float> lse;                  // [B, T, Hq, 1], optional: natural log-sum-exp; backward needs it
+  std::span<int32_t> assignments;   // optional; backward needs them
+};
+
+// `states`, if any, are read and updated in place: one for the batch, or one per packed sequence. A state made with
+// other options than `inputs.options` is an error, but for `centroids`, which applies from the next write.
+// `forced` replaces the choice of centroids by given assignments.
+void ovq_attention_forward(const OvqInputs& inputs, const OvqOutputs& outputs, std::span<OvqState> states = {},
+                           std::span<const int32_t> forced = {});
+
+// Gradients with respect to one state: [B, n, Hkv, dk], [B, n, Hkv, dv], [B, pending, Hkv, dk], [B, pending, Hkv, dv].
+// A view without data counts as zero, or is not wanted.
+template <class T>
+struct OvqStateGradients {
+  View<T> keys, values, pending_keys, pending_values;
+};
+
+struct OvqSaved {
+  View<const float> o;
+  View<const float> lse;
+  std::span<const int32_t> assignments;
+  std::span<const OvqState> initial;  // the states as they were before forward; empty if there were none
+};
+
+struct OvqOutputGradients {
+  View<const float> d_o;
+  std::span<const OvqStateGradients<const float>> d_final;  // one per state; optional
+};
+
+struct OvqGradients {
+  View<float> d_q, d_k, d_v;                            // overwritten
+  std::span<float> d_beta;                              // [Hq]; overwritten
+  std::span<const OvqStateGradients<float>> d_initial;  // one per state; optional; overwritten
+};
+
+void ovq_attention_backward(const OvqInputs& inputs, const OvqSaved& saved, const OvqOutputGradients& output_gradients,
+                            const OvqGradients& gradients);
+
+}  // namespace ovq::kernels

@@ -1,0 +1,345 @@
+#include "ovq/kernels/ovq_dictionary.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <numeric>
+
+#include "ovq/kernels/read_kernels.h"
+
+namespace ovq::kernels {
+
+uint64_t random_rank(uint64_t seed, int64_t kv_head, int64_t chunk, int64_t position) {
+  uint64_t hash = seed;
+  for (const int64_t part : {kv_head, chunk, position}) {  // splitmix64 over the counters
+    hash += 0x9e3779b97f4a7c15u + static_cast<uint64_t>(part);
+    hash = (hash ^ (hash >> 30)) * 0xbf58476d1ce4e5b9u;
+    hash = (hash ^ (hash >> 27)) * 0x94d049bb133111ebu;
+    hash ^= hash >> 31;
+  }
+  return hash;
+}
+
+namespace detail {
+namespace {
+
+constexpr float kNegativeInfinity = -std::numeric_limits<float>::infinity();
+constexpr int32_t kNone = -1;
+
+// assignment <- ~centroid for the `count` positions with the smallest rank, numbered by position; 0 elsewhere
+template <class Rank>
+void found_smallest(const ChunkWrite& write, int64_t size, WriteScratch& scratch, const Rank& rank) {
+  const int64_t chunk = write.options->chunk;
+  int32_t* order = scratch.order.ensure(chunk);
+  std::iota(order, order + chunk, 0);
+  const auto before = [&](int32_t a, int32_t b) {
+    const auto rank_a = rank(a), rank_b = rank(b);
+    return rank_a < rank_b || (rank_a == rank_b && a < b);
+  };
+  if (write.new_count < chunk) std::nth_element(order, order + write.new_count, order + chunk, before);
+  std::fill_n(write.assignment, chunk, 0);
+  for (int64_t i = 0; i < write.new_count; ++i) write.assignment[order[i]] = kNone;
+  int32_t centroid = static_cast<int32_t>(size);
+  for (int64_t p = 0; p < chunk; ++p) {
+    if (write.assignment[p] == kNone) write.assignment[p] = ~centroid++;
+  }
+}
+
+// Farthest-first traversal: key 0, then again and again the key least similar to the chosen ones.
+void found_farthest_first(const Dictionary& dictionary, const ChunkWrite& write, WriteScratch& scratch) {
+  const int64_t chunk = write.options->chunk;
+  float* nearest = scratch.row.ensure(2 * chunk);
+  float* similarity = nearest + chunk;
+  std::fill_n(nearest, chunk, kNegativeInfinity);
+  std::fill_n(write.assignment, chunk, 0);
+  int64_t chosen = 0;
+  for (int64_t i = 0; i < write.new_count; ++i) {
+    write.assignment[chosen] = kNone;
+    read_kernels().similarities(scratch.panels.data(), chunk, dictionary.key_dim, dictionary.key(chosen), similarity);
+    int64_t farthest = -1;
+    for (int64_t p = 0; p < chunk; ++p) {
+      if (similarity[p] > nearest[p]) nearest[p] = similarity[p];
+      if (write.assignment[p] != kNone && (farthest < 0 || nearest[p] < nearest[farthest])) farthest = p;
+    }
+    chosen = farthest;
+  }
+  int32_t centroid = 0;
+  for (int64_t p = 0; p < chunk; ++p) {
+    if (write.assignment[p] == kNone) write.assignment[p] = ~centroid++;
+  }
+}
+
+// In the founding chunk the others join the nearest founder, the lowest index on a tie.
+void join_founders(const Dictionary& dictionary, const ChunkWrite& write, WriteScratch& scratch) {
+  const int64_t chunk = write.options->chunk;
+  float* nearest = scratch.row.ensure(2 * chunk);
+  float* similarity = nearest + chunk;
+  std::fill_n(nearest, chunk, kNegativeInfinity);
+  for (int64_t founder = 0; founder < chunk; ++founder) {
+    if (write.assignment[founder] >= 0) continue;
+    read_kernels().similarities(scratch.panels.data(), chunk, dictionary.key_dim, dictionary.key(founder), similarity);
+    for (int64_t p = 0; p < chunk; ++p) {
+      if (write.assignment[p] < 0 || !(similarity[p] > nearest[p])) continue;
+      nearest[p] = similarity[p];
+      write.assignment[p] = ~write.assignment[founder];
+    }
+  }
+}
+
+// The members of each centroid as chains in order of position, founders left out, and the founders' positions.
+struct Members {
+  int32_t* first;    // [size + new_count]
+  int32_t* next;     // [chunk]
+  int32_t* founder;  // [new_count]
+
+  Members(const ChunkWrite& write, int64_t size, WriteScratch& scratch) {
+    const int64_t chunk = write.options->chunk;
+    const int64_t centroids = size + write.new_count;
+    if (scratch.first_member.size() < centroids) {
+      scratch.first_member = Buffer<int32_t>(centroids + centroids / 4 + chunk);
+      std::fill_n(scratch.first_member.data(), scratch.first_member.size(), kNone);
+    }
+    first = scratch.first_member.data();
+    next = scratch.next_member.ensure(chunk);
+    founder = scratch.founder.ensure(chunk);
+    for (int64_t p = chunk - 1; p >= 0; --p) {
+      const int32_t a = write.assignment[p];
+      if (a < 0) {
+        founder[~a - size] = static_cast<int32_t>(p);
+      } else {
+        next[p] = first[a];
+        first[a] = static_cast<int32_t>(p);
+      }
+    }
+  }
+
+  // f(centroid, first member) for each centroid with members, in order of their first member; leaves `first` empty again.
+  template <class F>
+  void for_each(const ChunkWrite& write, const F& f) const {
+    for (int64_t p = 0; p < write.options->chunk; ++p) {
+      const int32_t a = write.assignment[p];
+      if (a < 0 || first[a] != p) continue;
+      f(a, static_cast<int32_t>(p));
+      first[a] = kNone;
+    }
+  }
+
+  int64_t count(int32_t member) const {
+    int64_t members = 0;
+    for (; member != kNone; member = next[member]) ++members;
+    return members;
+  }
+};
+
+// row <- row + weight * sum over members of (x - row)
+void update_row(float* row, const float* tokens, int64_t stride, const Members& members, int32_t member, float weight,
+                int64_t dim, float* sum) {
+  std::memset(sum, 0, dim * sizeof(float));
+  for (; member != kNone; member = members.next[member]) {
+    const float* x = tokens + member * stride;
+    for (int64_t i = 0; i < dim; ++i) sum[i] += x[i] - row[i];
+  }
+  for (int64_t i = 0; i < dim; ++i) row[i] += weight * sum[i];
+}
+
+// row <- row / |row|; returns |row|. A zero row stays.
+float normalize_row(float* row, int64_t dim) {
+  double squares = 0.0;
+  for (int64_t i = 0; i < dim; ++i) squares += static_cast<double>(row[i]) * row[i];
+  const float norm = static_cast<float>(std::sqrt(squares));
+  if (norm > 0.0f) {
+    for (int64_t i = 0; i < dim; ++i) row[i] /= norm;
+  }
+  return norm;
+}
+
+// g <- (g - y (y . g)) / |row|, the gradient of normalize_row
+void normalize_gradient(float* gradient, const float* normalized, float norm, int64_t dim) {
+  if (!(norm > 0.0f)) return;
+  double along = 0.0;
+  for (int64_t i = 0; i < dim; ++i) along += static_cast<double>(normalized[i]) * gradient[i];
+  for (int64_t i = 0; i < dim; ++i) {
+    gradient[i] = (gradient[i] - normalized[i] * static_cast<float>(along)) / norm;
+  }
+}
+
+void set_count(const OvqHead& rows, int64_t centroid, int64_t count) {
+  rows.counts[centroid] = count;
+  rows.log_counts[centroid] = std::log2(static_cast<float>(count));
+}
+
+float update_weight(const OvqOptions& options, int64_t count_after) {
+  return options.rate ? *options.rate : 1.0f / static_cast<float>(count_after);
+}
+
+void scaled_copy(const float* from, float factor, int64_t dim, float* to) {
+  for (int64_t i = 0; i < dim; ++i) to[i] = factor * from[i];
+}
+
+}  // namespace
+
+void UndoLog::reserve(int64_t rows_overwritten, int64_t rows_written, const Dictionary& dictionary,
+                      const OvqOptions& options) {
+  entries = norms = 0;
+  centroid.ensure(rows_overwritten);
+  rows.ensure(rows_overwritten * (dictionary.key_dim + dictionary.value_dim));
+  if (options.normalize) norm.ensure(rows_written);
+}
+
+void choose_centroids(const Dictionary& dictionary, const ChunkWrite& write, WriteScratch& scratch) {
+  const OvqOptions& options = *write.options;
+  const int64_t chunk = options.chunk;
+  const bool founding = dictionary.size == 0;
+  if (founding) {
+    float* panels = scratch.panels.ensure(padded(chunk) * dictionary.key_dim);
+    read_kernels().pack_keys(dictionary.key(0), dictionary.rows.key_stride, chunk, dictionary.key_dim, panels);
+  }
+  if (options.new_centroids == NewCentroids::random) {
+    found_smallest(write, dictionary.size, scratch, [&](int32_t p) {
+      return random_rank(options.seed, write.kv_head, write.chunk, p);
+    });
+  } else if (founding) {
+    found_farthest_first(dictionary, write, scratch);
+  } else {
+    found_smallest(write, dictionary.size, scratch, [&](int32_t p) { return dictionary.rows.best_similarity[p]; });
+  }
+  if (founding) {
+    join_founders(dictionary, write, scratch);
+    return;
+  }
+  for (int64_t p = 0; p < chunk; ++p) {
+    if (write.assignment[p] >= 0) write.assignment[p] = dictionary.rows.best_centroid[p];
+  }
+}
+
+void write_chunk(Dictionary& dictionary, const ChunkWrite& write, WriteScratch& scratch, UndoLog* log) {
+  const OvqOptions& options = *write.options;
+  const OvqHead& rows = dictionary.rows;
+  const int64_t size = dictionary.size, chunk = options.chunk;
+  const int64_t key_dim = dictionary.key_dim, value_dim = dictionary.value_dim;
+  float* sum = scratch.row.ensure(std::max(key_dim, value_dim));
+  const float* tokens_k = dictionary.key(size);
+  const float* tokens_v = dictionary.value(size);
+  const Members members(write, size, scratch);
+  const auto log_norm = [&](float norm) {
+    if (log != nullptr) log->norm[log->norms++] = norm;
+  };
+
+  for (int64_t i = 0; i < write.new_count; ++i) set_count(rows, size + i, 1);
+  members.for_each(write, [&](int32_t centroid, int32_t member) {
+    const bool old = centroid < size;
+    const int64_t row = old ? centroid : size + members.founder[centroid - size];
+    float* key = dictionary.key(row);
+    float* value = dictionary.value(row);
+    if (log != nullptr && old) {
+      float* entry = log->rows.data() + log->entries * (key_dim + value_dim);
+      std::memcpy(entry, key, key_dim * sizeof(float));
+      std::memcpy(entry + key_dim, value, value_dim * sizeof(float));
+      log->centroid[log->entries++] = centroid;
+    }
+    set_count(rows, centroid, rows.counts[centroid] + members.count(member));
+    const float weight = update_weight(options, rows.counts[centroid]);
+    update_row(key, tokens_k, rows.key_stride, members, member, weight, key_dim, sum);
+    update_row(value, tokens_v, rows.value_stride, members, member, weight, value_dim, sum);
+    if (options.normalize && old) log_norm(normalize_row(key, key_dim));
+  });
+
+  for (int64_t i = 0; i < write.new_count; ++i) {
+    const int64_t from = size + members.founder[i];
+    if (from != size + i) {
+      std::memcpy(dictionary.key(size + i), dictionary.key(from), key_dim * sizeof(float));
+      std::memcpy(dictionary.value(size + i), dictionary.value(from), value_dim * sizeof(float));
+    }
+    if (options.normalize) log_norm(normalize_row(dictionary.key(size + i), key_dim));
+  }
+  dictionary.size += write.new_count;
+  if (write.carried > 0 && write.new_count < chunk) {
+    std::memmove(dictionary.key(dictionary.size), dictionary.key(size + chunk),
+                 write.carried * rows.key_stride * sizeof(float));
+    std::memmove(dictionary.value(dictionary.size), dictionary.value(size + chunk),
+                 write.carried * rows.value_stride * sizeof(float));
+  }
+}
+
+void unwrite_chunk(Dictionary& dictionary, const ChunkWrite& write, const DictionaryGradient& gradient, UndoLog& log,
+                   WriteScratch& scratch) {
+  const OvqOptions& options = *write.options;
+  const OvqHead& rows = dictionary.rows;
+  const int64_t size_after = dictionary.size, size = size_after - write.new_count, chunk = options.chunk;
+  const int64_t key_dim = dictionary.key_dim, value_dim = dictionary.value_dim;
+  const auto key_gradient = [&](int64_t row) { return gradient.keys + row * gradient.key_stride; };
+  const auto value_gradient = [&](int64_t row) { return gradient.values + row * gradient.value_stride; };
+  const Members members(write, size, scratch);
+
+  // The log holds this write's overwritten rows last, in the order in which for_each visits the old centroids.
+  int64_t overwritten = 0;
+  for (int64_t p = 0; p < chunk; ++p) {
+    const int32_t a = write.assignment[p];
+    if (a >= 0 && a < size && members.first[a] == p) ++overwritten;
+  }
+  log.entries -= overwritten;
+  if (options.normalize) {
+    log.norms -= overwritten + write.new_count;
+    for (int64_t i = 0; i < overwritten; ++i) {
+      const int32_t row = log.centroid[log.entries + i];
+      normalize_gradient(key_gradient(row), dictionary.key(row), log.norm[log.norms + i], key_dim);
+    }
+    for (int64_t i = 0; i < write.new_count; ++i) {
+      normalize_gradient(key_gradient(size + i), dictionary.key(size + i), log.norm[log.norms + overwritten + i],
+                         key_dim);
+    }
+  }
+
+  // The founders' gradients step aside: the chunk's tokens get their rows back.
+  float* founders = scratch.panels.ensure(write.new_count * (key_dim + value_dim));
+  for (int64_t i = 0; i < write.new_count; ++i) {
+    std::memcpy(founders + i * (key_dim + value_dim), key_gradient(size + i), key_dim * sizeof(float));
+    std::memcpy(founders + i * (key_dim + value_dim) + key_dim, value_gradient(size + i), value_dim * sizeof(float));
+  }
+  if (write.carried > 0) {
+    std::memmove(key_gradient(size + chunk), key_gradient(size_after), write.carried * gradient.key_stride * sizeof(float));
+    std::memmove(value_gradient(size + chunk), value_gradient(size_after),
+                 write.carried * gradient.value_stride * sizeof(float));
+  }
+
+  // g <- (counts / counts') g' for the row, g' / counts' for each member (constant rate: 1 - m rate, and rate)
+  for (int64_t i = 0; i < write.new_count; ++i) {
+    const float* g = founders + i * (key_dim + value_dim);
+    const int64_t joined = rows.counts[size + i] - 1;
+    const float weight = update_weight(options, rows.counts[size + i]);
+    const float own = options.rate ? 1.0f - static_cast<float>(joined) * weight : weight;
+    scaled_copy(g, own, key_dim, key_gradient(size + members.founder[i]));
+    scaled_copy(g + key_dim, own, value_dim, value_gradient(size + members.founder[i]));
+  }
+  members.for_each(write, [&](int32_t centroid, int32_t member) {
+    const bool old = centroid < size;
+    const float* founder = old ? nullptr : founders + (centroid - size) * (key_dim + value_dim);
+    float* g_key = old ? key_gradient(centroid) : nullptr;
+    float* g_value = old ? value_gradient(centroid) : nullptr;
+    const int64_t count = members.count(member);
+    const int64_t count_after = rows.counts[centroid];
+    const float weight = update_weight(options, count_after);
+    for (; member != kNone; member = members.next[member]) {
+      scaled_copy(old ? g_key : founder, weight, key_dim, key_gradient(size + member));
+      scaled_copy(old ? g_value : founder + key_dim, weight, value_dim, value_gradient(size + member));
+    }
+    if (!old) return;
+    const float keep = options.rate ? 1.0f - static_cast<float>(count) * weight
+                                    : static_cast<float>(count_after - count) / static_cast<float>(count_after);
+    scaled_copy(g_key, keep, key_dim, g_key);
+    scaled_copy(g_value, keep, value_dim, g_value);
+    set_count(rows, centroid, count_after - count);
+  });
+
+  for (int64_t i = 0; i < overwritten; ++i) {
+    const float* entry = log.rows.data() + (log.entries + i) * (key_dim + value_dim);
+    const int32_t row = log.centroid[log.entries + i];
+    std::memcpy(dictionary.key(row), entry, key_dim * sizeof(float));
+    std::memcpy(dictionary.value(row), entry + key_dim, value_dim * sizeof(float));
+  }
+  dictionary.size = size;
+}
+
+}  // namespace detail
+}  // namespace ovq::kernels

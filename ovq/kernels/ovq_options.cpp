@@ -1,0 +1,40 @@
+#include "ovq/kernels/ovq_options.h"
+
+#include <algorithm>
+
+namespace ovq::kernels {
+
+int64_t target_size(const OvqOptions& options, int64_t tokens) {
+  using Wide = __int128;  // tokens * centroids may exceed 64 bits
+  const Wide t = tokens, n = options.centroids;
+  switch (options.growth) {
+    case Growth::plateau:
+      return static_cast<int64_t>((2 * t * n + t + n) / (2 * (t + n)));
+    case Growth::linear:
+      return static_cast<int64_t>(std::min({n, t, std::max(Wide{1}, t * n / options.total_tokens)}));
+    case Growth::all:
+      return static_cast<int64_t>(std::min(t, n));
+  }
+  return 0;
+}
+
+int64_t new_centroid_count(const OvqOptions& options, int64_t size, int64_t tokens) {
+  return std::clamp<int64_t>(target_size(options, tokens) - size, 0, options.chunk);
+}
+
+int64_t size_after(const OvqOptions& options, int64_t size, int64_t position, int64_t tokens) {
+  const int64_t chunk = options.chunk;
+  const int64_t lag = options.rope ? chunk : 0;
+  for (int64_t end = position - position % chunk + chunk; end <= position + tokens; end += chunk) {
+    if (end > lag) size += new_centroid_count(options, size, end - lag);
+  }
+  return size;
+}
+
+int64_t pending_tokens(const OvqOptions& options, int64_t position) {
+  const int64_t chunk = options.chunk;
+  if (!options.rope || position < chunk) return position % chunk;
+  return chunk + position % chunk;
+}
+
+}  // namespace ovq::kernels

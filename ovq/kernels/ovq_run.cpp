@@ -1,0 +1,194 @@
+#include "ovq/kernels/ovq_run.h"
+
+#include <algorithm>
+#include <cstring>
+#include <limits>
+
+#include "ovq/kernels/rotary.h"
+
+namespace ovq::kernels::detail {
+
+std::vector<OvqSequence> check_ovq(const char* op, const OvqInputs& in, std::span<const OvqState> states) {
+  check_inputs(op, in.q, in.k, in.v, in.beta);
+  check(in.k.time == in.q.time, op, "k has time ", in.k.time, "; must equal q's ", in.q.time);
+  check_options(op, in.options, in.q.dim);
+  const std::vector<Sequence> tokens = check_sequences(op, in.q.batch, in.q.time, in.cu_seqlens);
+  const bool packed = !in.cu_seqlens.empty();
+  const int64_t expected = packed ? static_cast<int64_t>(tokens.size()) : 1;
+  check(states.empty() || static_cast<int64_t>(states.size()) == expected, op, "states has ", states.size(),
+        " elements; must be ", expected, packed ? ", one per packed sequence" : ", for the whole batch");
+  const OvqShape shape = {packed ? 1 : in.q.batch, in.k.heads, in.k.dim, in.v.dim};
+  for (size_t i = 0; i < states.size(); ++i) {
+    const OvqShape& has = states[i].shape();
+    check(has == shape, op, "states[", i, "] is for batch ", has.batch, ", ", has.kv_heads, " kv heads, key dim ",
+          has.key_dim, ", value dim ", has.value_dim, "; must be ", shape.batch, ", ", shape.kv_heads, ", ", shape.key_dim,
+          ", ", shape.value_dim);
+    OvqOptions made_with = states[i].options();
+    made_with.centroids = in.options.centroids;
+    check(made_with == in.options, op, "states[", i, "] was made with other options; only centroids may change");
+  }
+
+  std::vector<OvqSequence> sequences;
+  int64_t assignments = 0;
+  for (size_t i = 0; i < tokens.size(); ++i) {
+    OvqSequence sequence;
+    sequence.tokens = tokens[i];
+    if (!states.empty()) {
+      sequence.state = packed ? static_cast<int64_t>(i) : 0;
+      const OvqState& state = states[sequence.state];
+      sequence.position = state.position();
+      sequence.size = state.size();
+      sequence.pending = state.pending();
+    }
+    check(sequence.position <= std::numeric_limits<int32_t>::max() - tokens[i].length, op, "q has time ", tokens[i].length,
+          " after position ", sequence.position, "; a sequence must stay below 2^31 tokens");
+    sequence.assignments = assignments;
+    assignments += (sequence.pending + tokens[i].length) * in.k.heads;
+    sequences.push_back(sequence);
+  }
+  return sequences;
+}
+
+void check_assignments(const char* op, const OvqInputs& in, const OvqSequence& sequence, int64_t kv_head,
+                       std::span<const int32_t> assignments) {
+  const OvqOptions& options = in.options;
+  const int64_t chunk = options.chunk, lag = options.rope ? chunk : 0;
+  int64_t size = sequence.size;
+  const int64_t start = sequence.position - sequence.position % chunk + chunk;
+  for (int64_t end = start; end <= sequence.position + sequence.tokens.length; end += chunk) {
+    const int64_t committed = end - lag;
+    if (committed <= 0) continue;
+    const int64_t new_count = new_centroid_count(options, size, committed);
+    const int64_t joinable = size == 0 ? new_count : size;
+    int64_t founded = 0;
+    for (int64_t token = committed - chunk; token < committed; ++token) {
+      const int32_t a = assignments[sequence.assignments + sequence.assignment_row(token) * in.k.heads + kv_head];
+      if (a >= 0) {
+        check(a < joinable, op, "assignments give token ", token, " centroid ", a, "; it may join one of ", joinable);
+      } else {
+        check(a != kUnassigned && ~a == size + founded, op, "assignments let token ", token, " found centroid ", ~a,
+              "; the next one is ", size + founded);
+        ++founded;
+      }
+    }
+    check(founded == new_count, op, "assignments found ", founded, " centroids in the chunk that ends at token ",
+          committed, "; must be ", new_count);
+    size += new_count;
+  }
+}
+
+int64_t rotary_positions(const OvqInputs& in, const std::vector<OvqSequence>& sequences) {
+  int64_t furthest = 0;
+  for (const OvqSequence& sequence : sequences) furthest = std::max(furthest, sequence.position + sequence.tokens.length);
+  return in.options.chunk + std::min(in.options.chunk, furthest);
+}
+
+OvqRun::OvqRun(const OvqInputs& inputs, const OvqSequence& sequence, int64_t kv_head, const OvqHead& rows,
+               const float* rotary)
+    : inputs_(inputs),
+      sequence_(sequence),
+      options_(inputs.options),
+      kv_head_(kv_head),
+      rotary_(rotary),
+      dictionary_{rows, sequence.size, inputs.k.dim, inputs.v.dim},
+      position_(sequence.position) {}
+
+// rotated[i] for the window's rows first ... first + count - 1: positions 1 ... L in the previous chunk, L + 1 ... 2 L
+// in the current one
+void OvqRun::rotate_window(int64_t first, int64_t count) {
+  const int64_t dim = dictionary_.key_dim;
+  const int64_t shift = previous() > 0 ? 0 : options_.chunk;
+  for (int64_t i = first; i < first + count; ++i) {
+    rotate(dictionary_.key(dictionary_.size + i), rotary_ + (shift + i) * dim, dim, 1.0f,
+           dictionary_.rows.rotated + i * dictionary_.rows.key_stride);
+  }
+}
+
+void OvqRun::append(int64_t count) {
+  const int64_t from = sequence_.tokens.first + position_ - sequence_.position;
+  const int64_t first = previous() + chunk_row();
+  for (int64_t i = 0; i < count; ++i) {
+    const int64_t row = dictionary_.size + first + i;
+    std::memcpy(dictionary_.key(row), inputs_.k.row(sequence_.tokens.batch, from + i, kv_head_),
+                dictionary_.key_dim * sizeof(float));
+    std::memcpy(dictionary_.value(row), inputs_.v.row(sequence_.tokens.batch, from + i, kv_head_),
+                dictionary_.value_dim * sizeof(float));
+  }
+  if (options_.rope) rotate_window(first, count);
+}
+
+Reading OvqRun::reading(int64_t count) const {
+  const OvqHead& rows = dictionary_.rows;
+  Reading reading;
+  reading.group = inputs_.q.heads / inputs_.k.heads;
+  const int64_t from = sequence_.tokens.first + position_ - sequence_.position;
+  reading.q = {inputs_.q.row(sequence_.tokens.batch, from, kv_head_ * reading.group), inputs_.q.time_stride,
+               inputs_.q.head_stride};
+  reading.key_dim = dictionary_.key_dim;
+  reading.value_dim = dictionary_.value_dim;
+  reading.beta = inputs_.beta.data() + kv_head_ * reading.group;
+  if (options_.rope) reading.rotary = rotary_ + (options_.chunk + chunk_row()) * dictionary_.key_dim;
+  reading.dictionary = {rows.keys,       rows.values,       rows.log_counts,
+                        rows.key_stride, rows.value_stride, dictionary_.size};
+  reading.window = {options_.rope ? rows.rotated : dictionary_.key(dictionary_.size),
+                    dictionary_.value(dictionary_.size),
+                    nullptr,
+                    rows.key_stride,
+                    rows.value_stride,
+                    previous() + chunk_row() + count};
+  reading.first_last = previous() + chunk_row();
+  return reading;
+}
+
+bool OvqRun::advance(int64_t count) {
+  position_ += count;
+  if (position_ % options_.chunk != 0) return false;
+  if (!options_.rope || position_ > options_.chunk) return true;
+  rotate_window(0, options_.chunk);  // the first chunk becomes the previous one; nothing is written yet
+  return false;
+}
+
+ChunkWrite OvqRun::next_write(int32_t* assignment) const {
+  const int64_t chunk = options_.chunk;
+  const int64_t committed = options_.rope ? position_ - chunk : position_;
+  return {.options = &options_,
+          .kv_head = kv_head_,
+          .chunk = committed / chunk - 1,
+          .new_count = new_centroid_count(options_, dictionary_.size, committed),
+          .carried = options_.rope ? chunk : 0,
+          .assignment = assignment};
+}
+
+void OvqRun::write(const ChunkWrite& write, WriteScratch& scratch, UndoLog* log) {
+  write_chunk(dictionary_, write, scratch, log);
+  if (options_.rope) rotate_window(0, options_.chunk);
+}
+
+void OvqRun::rewind(int64_t chunk, int64_t rows, const OvqState* initial, int64_t batch) {
+  position_ = chunk * options_.chunk;
+  const int64_t window = previous() + rows;
+  const int64_t first = position_ - previous();
+  for (int64_t i = 0; i < window; ++i) {
+    const int64_t token = first + i;
+    const float *key, *value;
+    if (token < sequence_.position) {
+      const int64_t pending = sequence_.assignment_row(token);
+      key = initial->pending_keys().row(batch, pending, kv_head_);
+      value = initial->pending_values().row(batch, pending, kv_head_);
+    } else {
+      const int64_t from = sequence_.tokens.first + token - sequence_.position;
+      key = inputs_.k.row(sequence_.tokens.batch, from, kv_head_);
+      value = inputs_.v.row(sequence_.tokens.batch, from, kv_head_);
+    }
+    std::memcpy(dictionary_.key(dictionary_.size + i), key, dictionary_.key_dim * sizeof(float));
+    std::memcpy(dictionary_.value(dictionary_.size + i), value, dictionary_.value_dim * sizeof(float));
+  }
+  if (options_.rope) rotate_window(0, window);
+  position_ = std::max(position_, sequence_.position);
+}
+
+void OvqRun::unwrite(const ChunkWrite& write, const DictionaryGradient& gradient, UndoLog& log, WriteScratch& scratch) {
+  unwrite_chunk(dictionary_, write, gradient, log, scratch);
+}
+
+}  // namespace ovq::kernels::detail

@@ -1,0 +1,81 @@
+// One kv head of one sequence on its way through the chunks: where tokens go, what a chunk's queries read, and when a
+// chunk is written. Forward and backward (which repeats the writes) walk the same way.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "ovq/kernels/checks.h"
+#include "ovq/kernels/ovq_attention.h"
+#include "ovq/kernels/ovq_dictionary.h"
+#include "ovq/kernels/read_kernels.h"
+
+namespace ovq::kernels::detail {
+
+// A checked sequence of a call, with what its state brings along.
+struct OvqSequence {
+  Sequence tokens;
+  int64_t state = -1;              // index among the states; -1: none
+  int64_t position = 0, size = 0;  // before the call
+  int64_t pending = 0;
+  int64_t assignments = 0;  // offset of its [pending + length, Hkv] assignments
+
+  // Row of the assignments that belongs to a position in the sequence.
+  int64_t assignment_row(int64_t token) const { return token - (position - pending); }
+};
+
+std::vector<OvqSequence> check_ovq(const char* op, const OvqInputs& inputs, std::span<const OvqState> states);
+
+// Assignments must be ones that a run could have made: founders number the new centroids by position, the others join a
+// centroid that is there.
+void check_assignments(const char* op, const OvqInputs& inputs, const OvqSequence& sequence, int64_t kv_head,
+                       std::span<const int32_t> assignments);
+
+// Rows of the rotary table that the sequences need.
+int64_t rotary_positions(const OvqInputs& inputs, const std::vector<OvqSequence>& sequences);
+
+class OvqRun {
+ public:
+  OvqRun(const OvqInputs& inputs, const OvqSequence& sequence, int64_t kv_head, const OvqHead& rows,
+         const float* rotary);
+
+  int64_t position() const { return position_; }
+  int64_t end() const { return sequence_.position + sequence_.tokens.length; }
+  const Dictionary& dictionary() const { return dictionary_; }
+  int64_t chunk() const { return position_ / options_.chunk; }
+  int64_t chunk_row() const { return position_ % options_.chunk; }
+  // Tokens of the previous chunk that the window holds.
+  int64_t previous() const { return options_.rope && chunk() > 0 ? options_.chunk : 0; }
+  // Tokens until the chunk or the sequence ends.
+  int64_t piece() const { return std::min(options_.chunk - chunk_row(), end() - position_); }
+
+  // Puts the next `count` tokens behind the pending ones.
+  void append(int64_t count);
+  // What the queries of the last `count` appended tokens read.
+  Reading reading(int64_t count) const;
+  // The position moves past the appended tokens; true if that completes a chunk that is to be written.
+  bool advance(int64_t count);
+  // That chunk; `assignment` is for the caller to fill.
+  ChunkWrite next_write(int32_t* assignment) const;
+  void write(const ChunkWrite& write, WriteScratch& scratch, UndoLog* log);
+
+  // Backward: the run as it was when the queries of chunk `chunk` read, once its write has been taken back; the window's
+  // tokens are fetched again, those before the call from `initial`. `rows` of the chunk's tokens count.
+  void rewind(int64_t chunk, int64_t rows, const OvqState* initial, int64_t batch);
+  void unwrite(const ChunkWrite& write, const DictionaryGradient& gradient, UndoLog& log, WriteScratch& scratch);
+
+ private:
+  void rotate_window(int64_t first, int64_t count);
+
+  const OvqInputs& inputs_;
+  const OvqSequence& sequence_;
+  const OvqOptions& options_;
+  int64_t kv_head_;
+  const float* rotary_;
+  Dictionary dictionary_;
+  int64_t position_;
+};
+
+}  // namespace ovq::kernels::detail

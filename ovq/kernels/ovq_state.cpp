@@ -1,0 +1,146 @@
+#include "ovq/kernels/ovq_state.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "ovq/kernels/checks.h"
+#include "ovq/kernels/read_kernels.h"
+
+namespace ovq::kernels {
+namespace {
+
+// Rows [0, count) of each of `heads` blocks of `stride`-wide rows, moved to blocks of another capacity.
+template <class T>
+Buffer<T> regrow(const Buffer<T>& old, int64_t heads, int64_t old_rows, int64_t new_rows, int64_t count, int64_t stride) {
+  Buffer<T> grown(heads * new_rows * stride);
+  for (int64_t head = 0; head < heads && count > 0; ++head) {
+    std::memcpy(grown.data() + head * new_rows * stride, old.data() + head * old_rows * stride,
+                count * stride * sizeof(T));
+  }
+  return grown;
+}
+
+}  // namespace
+
+OvqState::OvqState(const OvqShape& shape, const OvqOptions& options) : shape_(shape), options_(options) {
+  constexpr const char* op = "OvqState";
+  check(shape.batch >= 0, op, "batch is ", shape.batch, "; must be at least 0");
+  check(shape.kv_heads >= 1, op, "kv_heads is ", shape.kv_heads, "; must be at least 1");
+  check(shape.key_dim >= 1, op, "key_dim is ", shape.key_dim, "; must be at least 1");
+  check(shape.value_dim >= 1, op, "value_dim is ", shape.value_dim, "; must be at least 1");
+  check_options(op, options, shape.key_dim);
+}
+
+int64_t OvqState::nbytes() const {
+  return keys_.nbytes() + values_.nbytes() + counts_.nbytes() + log_counts_.nbytes() + rotated_.nbytes() +
+         best_similarity_.nbytes() + best_centroid_.nbytes();
+}
+
+View<const float> OvqState::rows(const Buffer<float>& data, int64_t dim, int64_t first, int64_t count) const {
+  const int64_t stride = detail::padded(dim);
+  return {data.data() == nullptr ? nullptr : data.data() + first * stride,
+          shape_.batch,
+          count,
+          shape_.kv_heads,
+          dim,
+          shape_.kv_heads * capacity_ * stride,
+          stride,
+          capacity_ * stride};
+}
+
+View<const float> OvqState::keys() const { return rows(keys_, shape_.key_dim, 0, size_); }
+View<const float> OvqState::values() const { return rows(values_, shape_.value_dim, 0, size_); }
+View<const float> OvqState::pending_keys() const { return rows(keys_, shape_.key_dim, size_, pending()); }
+View<const float> OvqState::pending_values() const { return rows(values_, shape_.value_dim, size_, pending()); }
+
+std::span<const int64_t> OvqState::counts(int64_t batch, int64_t head) const {
+  return {counts_.data() + (batch * shape_.kv_heads + head) * capacity_, static_cast<size_t>(size_)};
+}
+
+void OvqState::set_centroids(int64_t centroids) {
+  check(centroids >= 1, "OvqState", "centroids is ", centroids, "; must be at least 1");
+  options_.centroids = centroids;
+}
+
+void OvqState::resize(int64_t rows, int64_t window) {
+  const int64_t heads = shape_.batch * shape_.kv_heads;
+  const int64_t key_stride = detail::padded(shape_.key_dim), value_stride = detail::padded(shape_.value_dim);
+  const int64_t used = size_ + pending();
+  // Everything is allocated before anything changes: running out of memory leaves the state as it was.
+  auto keys = regrow(keys_, heads, capacity_, rows, used, key_stride);
+  auto values = regrow(values_, heads, capacity_, rows, used, value_stride);
+  auto counts = regrow(counts_, heads, capacity_, rows, size_, 1);
+  auto log_counts = regrow(log_counts_, heads, capacity_, rows, size_, 1);
+  const int64_t searched = std::min(window_, options_.chunk);
+  auto best_similarity = regrow(best_similarity_, heads, window_, window, searched, 1);
+  auto best_centroid = regrow(best_centroid_, heads, window_, window, searched, 1);
+  Buffer<float> rotated;
+  if (options_.rope) rotated = regrow(rotated_, heads, window_, window, pending(), key_stride);
+  keys_ = std::move(keys);
+  values_ = std::move(values);
+  counts_ = std::move(counts);
+  log_counts_ = std::move(log_counts);
+  best_similarity_ = std::move(best_similarity);
+  best_centroid_ = std::move(best_centroid);
+  rotated_ = std::move(rotated);
+  capacity_ = rows;
+  window_ = window;
+}
+
+void OvqState::reserve(int64_t tokens) {
+  const int64_t end = position_ + tokens;
+  const int64_t window = std::min((options_.rope ? 2 : 1) * options_.chunk, end);
+  const int64_t rows = size_after(options_, size_, position_, tokens) + window;
+  if (rows <= capacity_ && window <= window_) return;
+  // Room for some growth: a token at a time must not copy the dictionary at every chunk.
+  const int64_t slack = capacity_ == 0 ? 0 : capacity_ / 8;
+  resize(std::max(capacity_, rows + slack),
+         std::max(window_, std::min((options_.rope ? 2 : 1) * options_.chunk, window + window / 2)));
+}
+
+OvqHead OvqState::head(int64_t batch, int64_t head) const {
+  const int64_t index = batch * shape_.kv_heads + head;
+  OvqHead result;
+  result.key_stride = detail::padded(shape_.key_dim);
+  result.value_stride = detail::padded(shape_.value_dim);
+  result.keys = keys_.data() + index * capacity_ * result.key_stride;
+  result.values = values_.data() + index * capacity_ * result.value_stride;
+  result.counts = counts_.data() + index * capacity_;
+  result.log_counts = log_counts_.data() + index * capacity_;
+  result.best_similarity = best_similarity_.data() + index * window_;
+  result.best_centroid = best_centroid_.data() + index * window_;
+  if (options_.rope) result.rotated = rotated_.data() + index * window_ * result.key_stride;
+  return result;
+}
+
+void OvqState::advance(int64_t tokens) {
+  size_ = size_after(options_, size_, position_, tokens);
+  position_ += tokens;
+}
+
+OvqState OvqState::copy_head(int64_t batch, int64_t head_index) const {
+  OvqState copy({1, 1, shape_.key_dim, shape_.value_dim}, options_);
+  copy.position_ = position_;
+  copy.size_ = size_;
+  if (capacity_ == 0) return copy;
+  const OvqHead from = head(batch, head_index);
+  const auto part = [](const auto* data, int64_t count) {
+    Buffer<std::remove_cvref_t<decltype(*data)>> buffer(count);
+    std::memcpy(buffer.data(), data, buffer.nbytes());
+    return buffer;
+  };
+  copy.keys_ = part(from.keys, capacity_ * from.key_stride);
+  copy.values_ = part(from.values, capacity_ * from.value_stride);
+  copy.counts_ = part(from.counts, capacity_);
+  copy.log_counts_ = part(from.log_counts, capacity_);
+  copy.best_similarity_ = part(from.best_similarity, window_);
+  copy.best_centroid_ = part(from.best_centroid, window_);
+  if (options_.rope) copy.rotated_ = part(from.rotated, window_ * from.key_stride);
+  copy.capacity_ = capacity_;
+  copy.window_ = window_;
+  return copy;
+}
+
+void OvqState::reset() { position_ = size_ = 0; }
+
+}  // namespace ovq::kernels

@@ -1,0 +1,80 @@
+// The memory of OVQ-attention: for each sequence of a batch and each kv head a dictionary of centroids, their counts,
+// the tokens that wait for their chunk to complete, and the position. Size follows the centroids in use and the chunk, not the context.
+#pragma once
+
+#include <cstdint>
+#include <iosfwd>
+#include <span>
+
+#include "ovq/kernels/buffer.h"
+#include "ovq/kernels/ovq_options.h"
+#include "ovq/kernels/view.h"
+
+namespace ovq::kernels {
+
+struct OvqShape {
+  int64_t batch = 1, kv_heads = 1, key_dim = 1, value_dim = 1;
+  bool operator==(const OvqShape&) const = default;
+};
+
+// One head's part of a state, as the kernels work on it: row-major rows of `key_stride` and `value_stride` floats
+// (dims padded to 16). Rows 0 ... n-1 are centroids, the pending tokens follow.
+struct OvqHead {
+  float* keys = nullptr;
+  float* values = nullptr;
+  int64_t* counts = nullptr;
+  float* log_counts = nullptr;       // base 2
+  float* rotated = nullptr;          // with rope: the pending keys as the window reads them, a row each
+  float* best_similarity = nullptr;  // of the keys searched so far in this chunk
+  int32_t* best_centroid = nullptr;
+  int64_t key_stride = 0, value_stride = 0;
+};
+
+class OvqState {
+ public:
+  // An empty dictionary at position 0. Throws std::invalid_argument on a bad shape or option.
+  OvqState(const OvqShape& shape, const OvqOptions& options);
+
+  const OvqShape& shape() const { return shape_; }
+  const OvqOptions& options() const { return options_; }
+  int64_t position() const { return position_; }
+  int64_t size() const { return size_; }  // n
+  int64_t pending() const { return pending_tokens(options_, position_); }
+  int64_t nbytes() const;
+
+  View<const float> keys() const;            // [B, n, Hkv, dk]
+  View<const float> values() const;          // [B, n, Hkv, dv]
+  View<const float> pending_keys() const;    // [B, pending, Hkv, dk], unrotated
+  View<const float> pending_values() const;  // [B, pending, Hkv, dv]
+  std::span<const int64_t> counts(int64_t batch, int64_t head) const;
+
+  // The limit N from the next write on. A dictionary that is larger already keeps its size.
+  void set_centroids(int64_t centroids);
+
+  // Versioned, checksummed, little-endian. `read` validates every field; std::runtime_error says what is wrong.
+  void write(std::ostream& out) const;
+  static OvqState read(std::istream& in);
+
+  // For the kernels: room for `tokens` more, the head to work on, and the result of having processed them.
+  void reserve(int64_t tokens);
+  OvqHead head(int64_t batch, int64_t head) const;
+  void advance(int64_t tokens);
+  OvqState copy_head(int64_t batch, int64_t head) const;  // a state of one sequence and one head
+  void reset();                                           // back to position 0, keeping the memory
+
+ private:
+  void resize(int64_t rows, int64_t window);
+  View<const float> rows(const Buffer<float>& data, int64_t dim, int64_t first, int64_t count) const;
+
+  OvqShape shape_;
+  OvqOptions options_;
+  int64_t position_ = 0;
+  int64_t size_ = 0;
+  int64_t capacity_ = 0;  // rows per head
+  int64_t window_ = 0;    // of them for pending tokens
+  Buffer<float> keys_, values_, log_counts_, rotated_, best_similarity_;
+  Buffer<int64_t> counts_;
+  Buffer<int32_t> best_centroid_;
+};
+
+}  // namespace ovq::kernels

@@ -1,0 +1,28 @@
+// The one way the kernels use threads: OpenMP, or std::thread in builds with OVQ_THREADS_STD (ThreadSanitizer does not
+// understand GCC's libgomp).
+#pragma once
+
+#include <cstdint>
+#include <type_traits>
+
+namespace ovq::kernels {
+
+// Threads a kernel may use: set_threads(), else OMP_NUM_THREADS, else the cores this process may run on.
+int max_threads();
+void set_threads(int threads);  // 0: back to the default
+
+namespace detail {
+using ParallelBody = void (*)(void* context, int64_t index, int thread);
+void run_parallel(int64_t count, int threads, ParallelBody body, void* context);
+}  // namespace detail
+
+// body(index, thread) for each index below count, in any order; thread < threads. The first exception is rethrown.
+template <class Body>
+void parallel_for(int64_t count, int threads, Body&& body) {
+  using Function = std::remove_reference_t<Body>;
+  detail::run_parallel(
+      count, threads,
+      [](void* context, int64_t index, int thread) { (*static_cast<Function*>(context))(index, thread); }, &body);
+}
+
+}  // namespace ovq::kernels

@@ -1,0 +1,273 @@
+// Plain loops of how a chunk is written into the dictionary of one kv head, and the gradient of that write.
+//
+//   n_new = clamp(target(t) - n, 0, L)
+//   a_t = argmax_n k_t . D_k[n], or t founds a centroid
+//   counts' = counts + m,   D'[n] = D[n] + rate[n] sum_{t: a_t = n} (x_t - D[n]),   rate[n] = 1 / counts'[n] or a constant
+//   normalize: D_k''[n] = D_k'[n] / |D_k'[n]|
+//
+//   g'[n] = (g''[n] - y (y . g''[n])) / |D_k'[n]| with y = D_k''[n]
+//   g[n] = (1 - m rate[n]) g'[n],   dx_t = rate[n] g'[n] for the members, g[n] for the founder
+#pragma once
+
+#include <algorithm>
+#include <cassert>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <numeric>
+#include <vector>
+
+#include "ovq/kernels/ovq_attention.h"
+#include "ovq/kernels/ovq_dictionary.h"
+#include "ovq/kernels/ovq_options.h"
+#include "ovq/kernels/reference/matrix.h"
+
+namespace ovq::kernels::reference {
+
+template <class Scalar>
+struct OvqDictionary {
+  Matrix<Scalar> keys, values;  // [n, dk], [n, dv]
+  std::vector<int64_t> counts;  // [n]
+
+  int64_t size() const { return keys.rows; }
+};
+
+// A complete chunk that is about to be written.
+template <class Scalar>
+struct OvqChunk {
+  Matrix<Scalar> keys, values;  // [L, dk], [L, dv]
+  int64_t index = 0;
+  int64_t head = 0;  // kv head
+};
+
+inline int64_t target_centroids(const OvqOptions& options, int64_t tokens) {
+  const __int128 t = tokens, n = options.centroids;
+  __int128 target = 0;
+  switch (options.growth) {
+    case Growth::plateau:
+      target = (2 * t * n + t + n) / (2 * (t + n));
+      break;
+    case Growth::linear:
+      target = std::min(std::min(n, t), std::max<__int128>(1, t * n / options.total_tokens));
+      break;
+    case Growth::all:
+      target = std::min(t, n);
+      break;
+  }
+  return static_cast<int64_t>(target);
+}
+
+inline int64_t founder_count(const OvqOptions& options, int64_t size, int64_t chunk_index) {
+  const int64_t target = target_centroids(options, (chunk_index + 1) * options.chunk);
+  return std::clamp<int64_t>(target - size, 0, options.chunk);
+}
+
+template <class Scalar>
+Scalar similarity(const Scalar* key, const Scalar* centroid, int64_t dim) {
+  const Scalar product = dot(key, centroid, dim);
+  return std::isnan(product) ? -std::numeric_limits<Scalar>::infinity() : product;
+}
+
+template <class Scalar>
+struct Nearest {
+  Scalar similarity = -std::numeric_limits<Scalar>::infinity();
+  int32_t centroid = 0;
+};
+
+template <class Scalar>
+Nearest<Scalar> nearest(const Scalar* key, const Matrix<Scalar>& centroids) {
+  Nearest<Scalar> best;
+  for (int64_t n = 0; n < centroids.rows; ++n) {
+    const Scalar s = similarity(key, centroids[n], centroids.columns);
+    if (s > best.similarity) best = {s, static_cast<int32_t>(n)};
+  }
+  return best;
+}
+
+// Positions of the `count` smallest scores, earlier position on a tie, in ascending order.
+template <class Score>
+std::vector<int64_t> smallest(const std::vector<Score>& scores, int64_t count) {
+  std::vector<int64_t> positions(scores.size());
+  std::iota(positions.begin(), positions.end(), 0);
+  std::stable_sort(positions.begin(), positions.end(), [&](int64_t a, int64_t b) { return scores[a] < scores[b]; });
+  positions.resize(count);
+  std::sort(positions.begin(), positions.end());
+  return positions;
+}
+
+// Farthest-first traversal: start with key 0, then again and again the key least similar to the chosen ones.
+template <class Scalar>
+std::vector<int64_t> farthest_first(const Matrix<Scalar>& keys, int64_t count) {
+  std::vector<int64_t> chosen;
+  std::vector<bool> taken(keys.rows, false);
+  std::vector<Scalar> largest(keys.rows, -std::numeric_limits<Scalar>::infinity());
+  int64_t next = 0;
+  while (static_cast<int64_t>(chosen.size()) < count) {
+    chosen.push_back(next);
+    taken[next] = true;
+    int64_t farthest = -1;
+    for (int64_t t = 0; t < keys.rows; ++t) {
+      largest[t] = std::max(largest[t], similarity(keys[t], keys[next], keys.columns));
+      if (!taken[t] && (farthest < 0 || largest[t] < largest[farthest])) farthest = t;
+    }
+    next = farthest;
+  }
+  std::sort(chosen.begin(), chosen.end());
+  return chosen;
+}
+
+template <class Scalar>
+std::vector<int64_t> choose_founders(const OvqDictionary<Scalar>& dictionary, const OvqChunk<Scalar>& chunk,
+                                     const OvqOptions& options) {
+  const int64_t count = founder_count(options, dictionary.size(), chunk.index);
+  if (options.new_centroids == NewCentroids::random) {
+    std::vector<uint64_t> ranks;
+    for (int64_t t = 0; t < options.chunk; ++t) {
+      ranks.push_back(random_rank(options.seed, chunk.head, chunk.index, t));
+    }
+    return smallest(ranks, count);
+  }
+  if (dictionary.size() == 0) return farthest_first(chunk.keys, count);
+  std::vector<Scalar> similarities;
+  for (int64_t t = 0; t < options.chunk; ++t) {
+    similarities.push_back(nearest(chunk.keys[t], dictionary.keys).similarity);
+  }
+  return smallest(similarities, count);
+}
+
+// Joined centroids and, as ~c, founded ones: see ovq/kernels/ovq_attention.h.
+template <class Scalar>
+std::vector<int32_t> assign(const OvqDictionary<Scalar>& dictionary, const OvqChunk<Scalar>& chunk,
+                            const OvqOptions& options) {
+  const std::vector<int64_t> founders = choose_founders(dictionary, chunk, options);
+  Matrix<Scalar> candidates = dictionary.keys;
+  if (dictionary.size() == 0) {
+    for (int64_t t : founders) candidates.append(chunk.keys[t]);
+  }
+  std::vector<int32_t> assignments(options.chunk);
+  for (int64_t t = 0; t < options.chunk; ++t) assignments[t] = nearest(chunk.keys[t], candidates).centroid;
+  for (size_t i = 0; i < founders.size(); ++i) {
+    assignments[founders[i]] = ~static_cast<int32_t>(dictionary.size() + static_cast<int64_t>(i));
+  }
+  return assignments;
+}
+
+// What a write does to each row, other than what it adds: which rows it touches and how fast they move.
+struct OvqWritePlan {
+  std::vector<int64_t> members;  // [n'] m: the tokens that joined (founders do not count)
+  std::vector<bool> touched;     // [n']
+  std::vector<double> rate;      // [n']
+};
+
+template <class Scalar>
+OvqWritePlan plan_write(const OvqDictionary<Scalar>& before, const std::vector<int32_t>& assignments,
+                        const OvqOptions& options) {
+  std::vector<int64_t> counts = before.counts;
+  for (int32_t a : assignments) {
+    if (a >= 0) continue;
+    assert(~a == static_cast<int32_t>(counts.size()));
+    counts.push_back(1);
+  }
+  OvqWritePlan plan{std::vector<int64_t>(counts.size()), std::vector<bool>(counts.size()),
+                    std::vector<double>(counts.size())};
+  for (int32_t a : assignments) {
+    plan.members[a < 0 ? ~a : a] += a >= 0;
+    plan.touched[a < 0 ? ~a : a] = true;
+  }
+  for (size_t n = 0; n < counts.size(); ++n) {
+    plan.rate[n] = options.rate ? static_cast<double>(*options.rate) : 1.0 / (counts[n] + plan.members[n]);
+  }
+  return plan;
+}
+
+// D' = D + rate * sum(x - D) for keys or for values. Founders start as their own row.
+template <class Scalar>
+Matrix<Scalar> update_rows(Matrix<Scalar> rows, const Matrix<Scalar>& tokens, const std::vector<int32_t>& assignments,
+                           const OvqWritePlan& plan) {
+  for (size_t t = 0; t < assignments.size(); ++t) {
+    if (assignments[t] < 0) rows.append(tokens[t]);
+  }
+  Matrix<Scalar> change(rows.rows, rows.columns);
+  for (size_t t = 0; t < assignments.size(); ++t) {
+    const int32_t n = assignments[t];
+    if (n < 0) continue;
+    for (int64_t i = 0; i < rows.columns; ++i) change[n][i] += tokens[t][i] - rows[n][i];
+  }
+  for (int64_t n = 0; n < rows.rows; ++n) {
+    if (plan.members[n] > 0) add_scaled(rows[n], static_cast<Scalar>(plan.rate[n]), change[n], rows.columns);
+  }
+  return rows;
+}
+
+// Rescales the touched rows to unit norm; a zero row stays.
+template <class Scalar>
+void normalize_rows(Matrix<Scalar>& rows, const OvqWritePlan& plan) {
+  for (int64_t n = 0; n < rows.rows; ++n) {
+    const Scalar norm = std::sqrt(dot(rows[n], rows[n], rows.columns));
+    if (!plan.touched[n] || norm == 0) continue;
+    for (int64_t i = 0; i < rows.columns; ++i) rows[n][i] /= norm;
+  }
+}
+
+template <class Scalar>
+void write_chunk(OvqDictionary<Scalar>& dictionary, const OvqChunk<Scalar>& chunk,
+                 const std::vector<int32_t>& assignments, const OvqOptions& options) {
+  const OvqWritePlan plan = plan_write(dictionary, assignments, options);
+  dictionary.keys = update_rows(dictionary.keys, chunk.keys, assignments, plan);
+  dictionary.values = update_rows(dictionary.values, chunk.values, assignments, plan);
+  if (options.normalize) normalize_rows(dictionary.keys, plan);
+  dictionary.counts.resize(dictionary.size(), 1);
+  for (int64_t n = 0; n < dictionary.size(); ++n) dictionary.counts[n] += plan.members[n];
+}
+
+// Gradients of rows of keys and of values: the dictionary's, or those of tokens.
+template <class Scalar>
+struct OvqRowGradients {
+  Matrix<Scalar> keys, values;
+};
+
+// gradient: of D' on entry, of D on return. Returns that of the chunk's tokens.
+template <class Scalar>
+Matrix<Scalar> update_rows_backward(Matrix<Scalar>& gradient, const std::vector<int32_t>& assignments,
+                                    const OvqWritePlan& plan, int64_t size_before) {
+  const auto keep = [&](int64_t n) { return static_cast<Scalar>(1 - plan.members[n] * plan.rate[n]); };
+  Matrix<Scalar> d_tokens(assignments.size(), gradient.columns);
+  for (int64_t t = 0; t < d_tokens.rows; ++t) {
+    const int32_t a = assignments[t];
+    const int64_t n = a < 0 ? ~a : a;
+    add_scaled(d_tokens[t], a < 0 ? keep(n) : static_cast<Scalar>(plan.rate[n]), gradient[n], gradient.columns);
+  }
+  gradient = gradient.slice(0, size_before);
+  for (int64_t n = 0; n < size_before; ++n) {
+    for (int64_t i = 0; i < gradient.columns; ++i) gradient[n][i] *= keep(n);
+  }
+  return d_tokens;
+}
+
+// gradient: of the rescaled rows on entry, of `rows` (not rescaled yet) on return.
+template <class Scalar>
+void normalize_rows_backward(Matrix<Scalar>& gradient, const Matrix<Scalar>& rows, const OvqWritePlan& plan) {
+  for (int64_t n = 0; n < rows.rows; ++n) {
+    const Scalar norm = std::sqrt(dot(rows[n], rows[n], rows.columns));
+    if (!plan.touched[n] || norm == 0) continue;
+    std::vector<Scalar> y(rows[n], rows[n] + rows.columns);
+    for (Scalar& element : y) element /= norm;
+    add_scaled(gradient[n], -dot(y.data(), gradient[n], rows.columns), y.data(), rows.columns);
+    for (int64_t i = 0; i < rows.columns; ++i) gradient[n][i] /= norm;
+  }
+}
+
+// gradient: of the dictionary after the write on entry, before it on return. Returns that of the chunk's tokens.
+template <class Scalar>
+OvqRowGradients<Scalar> write_chunk_backward(const OvqDictionary<Scalar>& before, const OvqChunk<Scalar>& chunk,
+                                             const std::vector<int32_t>& assignments, const OvqOptions& options,
+                                             OvqRowGradients<Scalar>& gradient) {
+  const OvqWritePlan plan = plan_write(before, assignments, options);
+  if (options.normalize) {
+    normalize_rows_backward(gradient.keys, update_rows(before.keys, chunk.keys, assignments, plan), plan);
+  }
+  return {update_rows_backward(gradient.keys, assignments, plan, before.size()),
+          update_rows_backward(gradient.values, assignments, plan, before.size())};
+}
+
+}  // namespace ovq::kernels::reference

@@ -1,0 +1,298 @@
+// Backward of a block of rows, tile by tile, with the scores recomputed from the saved log-sum-exp:
+//
+//   per tile and panel   dP <- d_o . v - delta,  P <- 2^(s - lse),  dS <- P dP,  d_q' <- d_q' + dS . k
+//   per tile             d_v <- d_v + P^T . d_o,  d_k <- d_k + dS^T . (beta q)
+//   at the end           d_q <- beta d_q',  d_beta <- d_beta + q . d_q'            delta = o . d_o per row
+//
+// Five products of the same 6 x 16 kernel. The tiles of a block are independent but for d_q', which is summed in tile order.
+#if defined(OVQ_KERNELS_SIMD_BACKWARD_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef OVQ_KERNELS_SIMD_BACKWARD_INL_H_
+#undef OVQ_KERNELS_SIMD_BACKWARD_INL_H_
+#else
+#define OVQ_KERNELS_SIMD_BACKWARD_INL_H_
+#endif
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+
+#include "hwy/highway.h"
+#include "ovq/kernels/read_kernels.h"
+#include "ovq/kernels/simd/exp2-inl.h"
+#include "ovq/kernels/simd/forward-inl.h"
+#include "ovq/kernels/simd/matmul-inl.h"
+#include "ovq/kernels/simd/panel-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace ovq::kernels::detail {
+namespace HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+// A packed block. Panels have the rows in their lanes; columns [dim / 16][rows][16] have sixteen elements of a row there.
+struct PackedBlock {
+  int64_t panels, rows;  // rows padded to whole panels
+  float *q, *d_o;        // [panels][dim][16]
+  float *beta_q_columns, *d_o_columns;
+  float *scale, *lse, *delta;  // [rows]; lse in base 2
+  float* scratch;
+
+  PackedBlock(const BackwardBlock& block, float* memory) {
+    const Reading& reading = *block.reading;
+    panels = (block.rows + kPanel - 1) / kPanel;
+    rows = panels * kPanel;
+    q = memory;
+    d_o = q + rows * reading.key_dim;
+    beta_q_columns = d_o + rows * reading.value_dim;
+    d_o_columns = beta_q_columns + rows * padded(reading.key_dim);
+    scale = d_o_columns + rows * padded(reading.value_dim);
+    lse = scale + rows;
+    delta = lse + rows;
+    scratch = delta + rows;
+  }
+
+  static int64_t floats(const Reading& reading) {
+    const int64_t key_dim = reading.key_dim, value_dim = reading.value_dim;
+    return kBlockRows * (key_dim + value_dim + padded(key_dim) + padded(value_dim) + 3) +
+           (kPanel + 2) * (padded(key_dim) + padded(value_dim));
+  }
+};
+
+// columns[:, row, :] <- factor * from
+HWY_INLINE void pack_columns(const float* HWY_RESTRICT from, int64_t dim, float factor, int64_t row, int64_t rows,
+                             float* HWY_RESTRICT columns) {
+  for (int64_t i = 0; i < dim; ++i) columns[(i / kPanel * rows + row) * kPanel + i % kPanel] = factor * from[i];
+}
+
+// delta[lane] <- o . d_o
+HWY_INLINE void pack_delta(const float* o_panel, const float* d_o_panel, int64_t dim, float* delta) {
+  const PanelTag d;
+  for (int x = 0; x < kVectors; ++x) {
+    PanelVector sum = hn::Zero(d);
+    for (int64_t i = 0; i < dim; ++i) {
+      const int64_t at = i * kPanel + x * kLanes;
+      sum = hn::MulAdd(hn::Load(d, o_panel + at), hn::Load(d, d_o_panel + at), sum);
+    }
+    hn::Store(sum, d, delta + x * kLanes);
+  }
+}
+
+HWY_INLINE void backward_pack(const BackwardBlock& block, Workspace& shared) {
+  const Reading& reading = *block.reading;
+  const int64_t key_dim = reading.key_dim, value_dim = reading.value_dim;
+  const PackedBlock packed(block, shared.packed.ensure(PackedBlock::floats(reading)));
+  std::memset(packed.beta_q_columns, 0, packed.rows * padded(key_dim) * sizeof(float));
+  std::memset(packed.d_o_columns, 0, packed.rows * padded(value_dim) * sizeof(float));
+  float* zeros = packed.scratch;
+  float* o_panel = zeros + padded(std::max(key_dim, value_dim));
+  for (int64_t p = 0; p < packed.panels; ++p) {
+    const int64_t first = block.first_row + p * kPanel;
+    const int64_t count = std::min(kPanel, block.first_row + block.rows - first);
+    pack_queries(reading, first, count, packed.q + p * key_dim * kPanel, packed.scratch);
+    std::memset(zeros, 0, value_dim * sizeof(float));
+    const float* o[kPanel];
+    const float* d_o[kPanel];
+    for (int64_t lane = 0; lane < kPanel; ++lane) {
+      const bool real = lane < count;
+      const int64_t row = first + lane;
+      o[lane] = real ? block.o.at(row, reading.group) : zeros;
+      d_o[lane] = real ? block.d_o.at(row, reading.group) : zeros;
+      packed.scale[p * kPanel + lane] = real ? reading.beta[row % reading.group] * kLog2E : 0.0f;
+      // 2^(s - lse) is zero in the lanes without a row.
+      packed.lse[p * kPanel + lane] = real ? *block.lse.at(row, reading.group) * kLog2E : 1e30f;
+    }
+    float* d_o_panel = packed.d_o + p * value_dim * kPanel;
+    pack_panel(d_o, value_dim, d_o_panel);
+    pack_panel(o, value_dim, o_panel);
+    pack_delta(o_panel, d_o_panel, value_dim, packed.delta + p * kPanel);
+    const float* q_panel = packed.q + p * key_dim * kPanel;
+    for (int64_t lane = 0; lane < count; ++lane) {
+      const int64_t row = p * kPanel + lane;
+      const float beta = reading.beta[(first + lane) % reading.group];
+      for (int64_t i = 0; i < key_dim; ++i) {
+        packed.beta_q_columns[(i / kPanel * packed.rows + row) * kPanel + i % kPanel] = beta * q_panel[i * kPanel + lane];
+      }
+      pack_columns(d_o[lane], value_dim, 1.0f, row, packed.rows, packed.d_o_columns);
+    }
+  }
+}
+
+// P and dS of one panel and the keys of a tile; zero where a row may not see the key
+HWY_INLINE void probabilities(const Reading& reading, const PackedBlock& packed, int64_t panel, const KeyRun& keys,
+                              int64_t tile, const TileRange& range, float* HWY_RESTRICT p, float* HWY_RESTRICT ds) {
+  const PanelTag d;
+  const float* q = packed.q + panel * reading.key_dim * kPanel;
+  const float* d_o = packed.d_o + panel * reading.value_dim * kPanel;
+  const float* scale = packed.scale + panel * kPanel;
+  const float* lse = packed.lse + panel * kPanel;
+  const float* delta = packed.delta + panel * kPanel;
+  for_row_runs(range.end - range.begin, [&](auto run, int64_t first) HWY_ATTR {
+    constexpr int R = run;
+    const int64_t key = range.begin + first;
+    const int64_t index = tile + key;
+    PanelVector acc[R][kVectors];
+    set_zero(acc);
+    multiply_add(d_o, keys.values + index * keys.value_stride, keys.value_stride, 1, reading.value_dim, acc);
+#pragma GCC unroll 8
+    for (int r = 0; r < R; ++r) {
+#pragma GCC unroll 8
+      for (int x = 0; x < kVectors; ++x) {
+        hn::Store(hn::Sub(acc[r][x], hn::Load(d, delta + x * kLanes)), d, ds + (key + r) * kPanel + x * kLanes);
+      }
+    }
+    set_zero(acc);
+    multiply_add(q, keys.keys + index * keys.key_stride, keys.key_stride, 1, reading.key_dim, acc);
+#pragma GCC unroll 8
+    for (int r = 0; r < R; ++r) {
+      const PanelVector bias = keys.log_counts == nullptr ? hn::Zero(d) : hn::Set(d, keys.log_counts[index + r]);
+#pragma GCC unroll 8
+      for (int x = 0; x < kVectors; ++x) {
+        const int64_t at = (key + r) * kPanel + x * kLanes;
+        const PanelVector s = hn::MulAdd(acc[r][x], hn::Load(d, scale + x * kLanes), bias);
+        const PanelVector probability = exp2(d, hn::Sub(s, hn::Load(d, lse + x * kLanes)));
+        hn::Store(probability, d, p + at);
+        hn::Store(hn::Mul(probability, hn::Load(d, ds + at)), d, ds + at);
+      }
+    }
+  });
+  if (!range.masked()) return;
+  for (int64_t key = range.begin; key < range.end; ++key) {
+    if (key >= range.full_begin && key < range.full_end) continue;
+    for (int x = 0; x < kVectors; ++x) {
+      const auto mask = visible(range, key, x);
+      const int64_t at = key * kPanel + x * kLanes;
+      hn::Store(hn::IfThenElseZero(mask, hn::Load(d, p + at)), d, p + at);
+      hn::Store(hn::IfThenElseZero(mask, hn::Load(d, ds + at)), d, ds + at);
+    }
+  }
+}
+
+// d_q' <- (add ? d_q' : 0) + dS . k
+HWY_INLINE void query_gradient(const KeyRun& keys, int64_t tile, const TileRange& range, int64_t dim,
+                               const float* HWY_RESTRICT ds, float* HWY_RESTRICT d_q, bool add) {
+  const PanelTag d;
+  const float* first = keys.keys + (tile + range.begin) * keys.key_stride;
+  for_row_runs(dim, [&](auto run, int64_t column) HWY_ATTR {
+    constexpr int R = run;
+    PanelVector acc[R][kVectors];
+    set_zero(acc);
+    multiply_add(ds + range.begin * kPanel, first + column, 1, keys.key_stride, range.end - range.begin, acc);
+#pragma GCC unroll 8
+    for (int r = 0; r < R; ++r) {
+#pragma GCC unroll 8
+      for (int x = 0; x < kVectors; ++x) {
+        float* at = d_q + (column + r) * kPanel + x * kLanes;
+        hn::Store(add ? hn::Add(hn::Load(d, at), acc[r][x]) : acc[r][x], d, at);
+      }
+    }
+  });
+}
+
+// d_keys[key][:] <- d_keys[key][:] + sum over rows of weights[key][row] columns[:, row, :]. The weights of panel p lie at
+// p * kBackwardTile * kPanel; panel p has keys[p].end of them, and the rows of panels before `first_panel(key)` none.
+struct PanelKeys {
+  int64_t begin, end;
+};
+
+HWY_INLINE void key_gradient(const float* HWY_RESTRICT weights, const float* HWY_RESTRICT columns, int64_t rows,
+                             int64_t dim, int64_t begin, int64_t end, const PanelKeys* panel_keys, int64_t panels,
+                             float* HWY_RESTRICT gradient, int64_t stride) {
+  const PanelTag d;
+  for (int64_t column = 0; column < dim; column += kPanel) {
+    const float* lanes = columns + column * rows;
+    for_row_runs(end - begin, [&](auto run, int64_t first) HWY_ATTR {
+      constexpr int R = run;
+      const int64_t key = begin + first;
+      PanelVector acc[R][kVectors];
+      set_zero(acc);
+      for (int64_t p = 0; p < panels; ++p) {
+        if (panel_keys[p].end <= key || panel_keys[p].begin >= key + R) continue;
+        multiply_add(lanes + p * kPanel * kPanel, weights + (p * kBackwardTile + key) * kPanel, kPanel, 1, kPanel, acc);
+      }
+#pragma GCC unroll 8
+      for (int r = 0; r < R; ++r) {
+#pragma GCC unroll 8
+        for (int x = 0; x < kVectors; ++x) {
+          float* at = gradient + (key + r) * stride + column + x * kLanes;
+          hn::Store(hn::Add(hn::Load(d, at), acc[r][x]), d, at);
+        }
+      }
+    });
+  }
+}
+
+HWY_INLINE void backward_tile(const BackwardBlock& block, const Workspace& shared, int64_t tile_index, Workspace& own,
+                              float* d_q, bool add) {
+  const Reading& reading = *block.reading;
+  const PackedBlock packed(block, shared.packed.data());
+  const bool in_dictionary = tile_index < block.dictionary_tiles();
+  const KeyRun& keys = in_dictionary ? reading.dictionary : reading.window;
+  const KeyRunGradient& gradient = in_dictionary ? block.d_dictionary : block.d_window;
+  const int64_t tile =
+      (in_dictionary ? tile_index : tile_index - block.dictionary_tiles() + block.first_window_tile()) * kBackwardTile;
+  const int64_t count = std::min(kBackwardTile, keys.count - tile);
+  const int64_t weights = packed.panels * kBackwardTile * kPanel;
+  float* p = own.scores.ensure(2 * weights);
+  float* ds = p + weights;
+  PanelKeys panel_keys[kBlockRows / kPanel];
+  int64_t begin = count, end = 0;
+  for (int64_t panel = 0; panel < packed.panels; ++panel) {
+    const int64_t first_row = block.first_row + panel * kPanel;
+    const int64_t rows = std::min(kPanel, block.first_row + block.rows - first_row);
+    const TileRange range =
+        in_dictionary ? TileRange::all(count) : window_range(reading, first_row, rows, tile, count);
+    float* panel_p = p + panel * kBackwardTile * kPanel;
+    float* panel_ds = ds + panel * kBackwardTile * kPanel;
+    float* panel_d_q = d_q + panel * reading.key_dim * kPanel;
+    panel_keys[panel] = {range.begin, range.empty() ? range.begin : range.end};
+    if (range.empty()) {
+      if (!add) std::memset(panel_d_q, 0, reading.key_dim * kPanel * sizeof(float));
+      continue;
+    }
+    begin = std::min(begin, range.begin);
+    end = std::max(end, range.end);
+    // A run of keys may reach beyond what the panel sees.
+    std::memset(panel_p, 0, range.begin * kPanel * sizeof(float));
+    std::memset(panel_ds, 0, range.begin * kPanel * sizeof(float));
+    std::memset(panel_p + range.end * kPanel, 0, (count - range.end) * kPanel * sizeof(float));
+    std::memset(panel_ds + range.end * kPanel, 0, (count - range.end) * kPanel * sizeof(float));
+    probabilities(reading, packed, panel, keys, tile, range, panel_p, panel_ds);
+    query_gradient(keys, tile, range, reading.key_dim, panel_ds, panel_d_q, add);
+  }
+  key_gradient(p, packed.d_o_columns, packed.rows, reading.value_dim, begin, end, panel_keys, packed.panels,
+               gradient.values + tile * gradient.value_stride, gradient.value_stride);
+  key_gradient(ds, packed.beta_q_columns, packed.rows, reading.key_dim, begin, end, panel_keys, packed.panels,
+               gradient.keys + tile * gradient.key_stride, gradient.key_stride);
+}
+
+HWY_INLINE void backward_finish(const BackwardBlock& block, const Workspace& shared, const float* d_q) {
+  const Reading& reading = *block.reading;
+  const PackedBlock packed(block, shared.packed.data());
+  const int64_t dim = reading.key_dim;
+  for (int64_t p = 0; p < packed.panels; ++p) {
+    const int64_t first = block.first_row + p * kPanel;
+    const int64_t count = std::min(kPanel, block.first_row + block.rows - first);
+    alignas(64) float d_beta[kPanel];
+    pack_delta(packed.q + p * dim * kPanel, d_q + p * dim * kPanel, dim, d_beta);
+    float* rows[kPanel];
+    for (int64_t lane = 0; lane < kPanel; ++lane) rows[lane] = packed.scratch + lane * dim;
+    unpack_panel(d_q + p * dim * kPanel, dim, rows, count);
+    float* rotated = packed.scratch + kPanel * dim;
+    for (int64_t lane = 0; lane < count; ++lane) {
+      const int64_t row = first + lane, head = row % reading.group;
+      block.d_beta[head] += d_beta[lane];
+      const float* from = rows[lane];
+      if (reading.rotary != nullptr) {
+        rotate(from, reading.rotary + row / reading.group * dim, dim, -1.0f, rotated);
+        from = rotated;
+      }
+      float* to = block.d_q.at(row, reading.group);
+      for (int64_t i = 0; i < dim; ++i) to[i] = reading.beta[head] * from[i];
+    }
+  }
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace ovq::kernels::detail
+HWY_AFTER_NAMESPACE();
+
+#endif

@@ -1,0 +1,40 @@
+// 2^x in float: relative error below 1.3e-7 for x in [-126, 127], 0 below -126 (and for -inf), NaN for NaN, exactly 1 at 0.
+// A polynomial of degree 5; Highway's Exp costs 4 % of the forward at d 128 and 7 % at d 64.
+#if defined(OVQ_KERNELS_SIMD_EXP2_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef OVQ_KERNELS_SIMD_EXP2_INL_H_
+#undef OVQ_KERNELS_SIMD_EXP2_INL_H_
+#else
+#define OVQ_KERNELS_SIMD_EXP2_INL_H_
+#endif
+
+#include "hwy/highway.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace ovq::kernels::detail {
+namespace HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+template <class D, class V = hn::Vec<D>>
+HWY_INLINE V exp2(D d, V x) {
+  const hn::RebindToSigned<D> di;
+  // Adding 1.5 * 2^23 leaves round(x) in the low bits of the sum.
+  const V magic = hn::Set(d, 12582912.0f);
+  const V shifted = hn::Add(x, magic);
+  const V fraction = hn::Sub(x, hn::Sub(shifted, magic));  // in [-0.5, 0.5]
+  V p = hn::Set(d, 0x1.5bba13d60443ep-10f);
+  p = hn::MulAdd(p, fraction, hn::Set(d, 0x1.3cea873eb39e8p-7f));
+  p = hn::MulAdd(p, fraction, hn::Set(d, 0x1.c6b752dea8452p-5f));
+  p = hn::MulAdd(p, fraction, hn::Set(d, 0x1.ebf9bb8aa9d5dp-3f));
+  p = hn::MulAdd(p, fraction, hn::Set(d, 0x1.62e429203835ap-1f));
+  p = hn::MulAdd(p, fraction, hn::Set(d, 1.0f));
+  // A product, not an addition to the exponent: NaN stays NaN.
+  const auto exponent = hn::Add(hn::ShiftLeft<23>(hn::BitCast(di, shifted)), hn::Set(di, 127 << 23));
+  const V result = hn::Mul(p, hn::BitCast(d, exponent));
+  return hn::IfThenZeroElse(hn::Lt(x, hn::Set(d, -126.0f)), result);
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace ovq::kernels::detail
+HWY_AFTER_NAMESPACE();
+
+#endif

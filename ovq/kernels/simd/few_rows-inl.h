@@ -1,0 +1,282 @@
+// Forward of a few rows (decode). The keys are read once, in order, and the vector lanes hold keys instead of rows; each
+// row sees the same operations in the same order as in a panel, so the result has the same bits.
+//
+// Bound by memory: (dk + dv) floats per key. First all scores, then the softmax (scalars per tile), then the values.
+#if defined(OVQ_KERNELS_SIMD_FEW_ROWS_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef OVQ_KERNELS_SIMD_FEW_ROWS_INL_H_
+#undef OVQ_KERNELS_SIMD_FEW_ROWS_INL_H_
+#else
+#define OVQ_KERNELS_SIMD_FEW_ROWS_INL_H_
+#endif
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <limits>
+#include <type_traits>
+
+#include "hwy/cache_control.h"
+#include "hwy/highway.h"
+#include "ovq/kernels/read_kernels.h"
+#include "ovq/kernels/simd/exp2-inl.h"
+#include "ovq/kernels/simd/forward-inl.h"
+#include "ovq/kernels/simd/panel-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace ovq::kernels::detail {
+namespace HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+inline constexpr int kFewRows = 5;        // queries and searched keys together
+inline constexpr int64_t kKeyGroup = 16;  // keys scored together: four transposed blocks
+
+#if HWY_TARGET == HWY_SCALAR
+
+template <int R>
+HWY_INLINE void dot_key_group(const float* HWY_RESTRICT rows, const float* HWY_RESTRICT keys, int64_t stride,
+                              int64_t count, int64_t dim, float (&dot)[R][kKeyGroup]) {
+  for (int r = 0; r < R; ++r) {
+    for (int64_t key = 0; key < count; ++key) {
+      float sum = 0.0f;
+      for (int64_t i = 0; i < dim; ++i) sum = rows[r * dim + i] * keys[key * stride + i] + sum;
+      dot[r][key] = sum;
+    }
+  }
+}
+
+#else
+
+// dot[row][key] <- rows[row] . keys[key] for up to kKeyGroup keys; rows are `dim` floats apart. Rows of keys lie one
+// after another, and the next group is prefetched in that order: the transposed access alone loses half the bandwidth.
+template <int R>
+HWY_INLINE void dot_key_group(const float* HWY_RESTRICT rows, const float* HWY_RESTRICT keys, int64_t stride,
+                              int64_t count, int64_t dim, float (&dot)[R][kKeyGroup]) {
+  const Block tag;
+  BlockVector acc[R][4];
+  for (int r = 0; r < R; ++r) {
+    for (int g = 0; g < 4; ++g) acc[r][g] = hn::Zero(tag);
+  }
+  const float* at[kKeyGroup];
+  for (int64_t key = 0; key < kKeyGroup; ++key) at[key] = keys + std::min(key, count - 1) * stride;
+  const float* ahead = keys + kKeyGroup * stride;
+  const int64_t whole = dim / 4 * 4;
+  for (int64_t i = 0; i < whole; i += 4) {
+    for (int line = 0; line < 4; ++line) hwy::Prefetch(ahead + (i * 4 + line * 4) * 4);
+#pragma GCC unroll 4
+    for (int g = 0; g < 4; ++g) {
+      BlockVector a = hn::LoadU(tag, at[4 * g] + i), b = hn::LoadU(tag, at[4 * g + 1] + i);
+      BlockVector c = hn::LoadU(tag, at[4 * g + 2] + i), d = hn::LoadU(tag, at[4 * g + 3] + i);
+      transpose(a, b, c, d);
+#pragma GCC unroll 8
+      for (int r = 0; r < R; ++r) {
+        const float* x = rows + r * dim + i;
+        acc[r][g] = hn::MulAdd(a, hn::Set(tag, x[0]), acc[r][g]);
+        acc[r][g] = hn::MulAdd(b, hn::Set(tag, x[1]), acc[r][g]);
+        acc[r][g] = hn::MulAdd(c, hn::Set(tag, x[2]), acc[r][g]);
+        acc[r][g] = hn::MulAdd(d, hn::Set(tag, x[3]), acc[r][g]);
+      }
+    }
+  }
+  for (int64_t i = whole; i < dim; ++i) {
+    for (int g = 0; g < 4; ++g) {
+      const float column[4] = {at[4 * g][i], at[4 * g + 1][i], at[4 * g + 2][i], at[4 * g + 3][i]};
+      const BlockVector a = hn::LoadU(tag, column);
+      for (int r = 0; r < R; ++r) acc[r][g] = hn::MulAdd(a, hn::Set(tag, rows[r * dim + i]), acc[r][g]);
+    }
+  }
+  for (int r = 0; r < R; ++r) {
+    for (int g = 0; g < 4; ++g) hn::Store(acc[r][g], tag, dot[r] + 4 * g);
+  }
+}
+
+#endif  // HWY_TARGET == HWY_SCALAR
+
+struct FewRows {
+  const float* rows;           // [queries + searched][key_dim]
+  int queries, searched;
+  float scale[kFewRows];       // beta log2(e) of each query
+  float best_similarity[kFewRows];
+  int32_t best_centroid[kFewRows];
+  float* scores[kFewRows];     // of each query
+};
+
+// Scores of the keys [begin, end); with `search` the nearest key of the searched rows too.
+template <int R>
+HWY_INLINE void score_keys(FewRows& few, const KeyRun& keys, int64_t begin, int64_t end, int64_t dim, bool search) {
+  const PanelTag d;
+  alignas(64) float dot[R][kKeyGroup];
+  alignas(64) float bias[kKeyGroup] = {};
+  for (int64_t key = begin; key < end; key += kKeyGroup) {
+    const int64_t count = std::min(kKeyGroup, end - key);
+    dot_key_group<R>(few.rows, keys.keys + key * keys.key_stride, keys.key_stride, count, dim, dot);
+    if (keys.log_counts != nullptr) std::memcpy(bias, keys.log_counts + key, count * sizeof(float));
+    for (int r = 0; r < few.queries; ++r) {
+      alignas(64) float s[kKeyGroup];
+      for (int64_t x = 0; x < kKeyGroup; x += kLanes) {
+        hn::Store(hn::MulAdd(hn::Load(d, dot[r] + x), hn::Set(d, few.scale[r]), hn::Load(d, bias + x)), d, s + x);
+      }
+      std::memcpy(few.scores[r] + key, s, count * sizeof(float));
+    }
+    for (int r = few.queries; search && r < R; ++r) {
+      const int searched = r - few.queries;
+      for (int64_t i = 0; i < count; ++i) {
+        if (dot[r][i] > few.best_similarity[searched]) {
+          few.best_similarity[searched] = dot[r][i];
+          few.best_centroid[searched] = static_cast<int32_t>(key + i);
+        }
+      }
+    }
+  }
+}
+
+struct RowSoftmax {
+  float max = kLowest, sum = 0.0f;
+};
+
+// scores <- p of the keys [begin, end), as softmax_tile does; returns 2^(m - m')
+HWY_INLINE float softmax_row(RowSoftmax& state, float* HWY_RESTRICT scores, int64_t begin, int64_t end) {
+  const PanelTag d;
+  float max = state.max;
+  for (int64_t key = begin; key < end; ++key) max = scores[key] > max ? scores[key] : max;
+  alignas(64) float lanes[kPanel];
+  hn::Store(exp2(d, hn::Set(d, state.max - max)), d, lanes);
+  const float rescale = lanes[0];
+  float sum = 0.0f;
+  for (int64_t key = begin; key < end; key += kLanes) {
+    const int64_t count = std::min<int64_t>(kLanes, end - key);
+    std::memset(lanes, 0, sizeof(lanes));
+    std::memcpy(lanes, scores + key, count * sizeof(float));
+    hn::Store(exp2(d, hn::Sub(hn::Load(d, lanes), hn::Set(d, max))), d, lanes);
+    for (int64_t i = 0; i < count; ++i) sum += lanes[i];
+    std::memcpy(scores + key, lanes, count * sizeof(float));
+  }
+  // MulAdd, so that it rounds as the panel's does.
+  hn::Store(hn::MulAdd(hn::Set(d, state.sum), hn::Set(d, rescale), hn::Set(d, sum)), d, lanes);
+  state = {max, lanes[0]};
+  return rescale;
+}
+
+// acc[column] <- acc[column] + sum_i p[i] values[i][column]
+template <class D>
+HWY_INLINE void accumulate_columns(D d, const float* HWY_RESTRICT p, const float* HWY_RESTRICT values, int64_t stride,
+                                   int64_t keys, int64_t begin, int64_t end, float* HWY_RESTRICT acc) {
+  const int64_t lanes = hn::Lanes(d);
+  for (int64_t column = begin; column + lanes <= end; column += lanes) {
+    auto sum = hn::LoadU(d, acc + column);
+    for (int64_t i = 0; i < keys; ++i) {
+      sum = hn::MulAdd(hn::Set(d, p[i]), hn::LoadU(d, values + i * stride + column), sum);
+    }
+    hn::StoreU(sum, d, acc + column);
+  }
+}
+
+// out <- out rescale + p . v over the keys [begin, end)
+HWY_INLINE void accumulate_row(const float* p, const KeyRun& keys, int64_t begin, int64_t end, int64_t dim,
+                               float rescale, float* HWY_RESTRICT acc, float* HWY_RESTRICT out) {
+  const PanelTag d;
+  const hn::CappedTag<float, 1> one;
+  const int64_t whole = dim / kLanes * kLanes;
+  std::memset(acc, 0, dim * sizeof(float));
+  // Eight rows at a time keep the reading sequential and the accumulators in L1.
+  for (int64_t key = begin; key < end; key += 8) {
+    const float* values = keys.values + key * keys.value_stride;
+    const int64_t count = std::min<int64_t>(8, end - key);
+    accumulate_columns(d, p + key, values, keys.value_stride, count, 0, whole, acc);
+    accumulate_columns(one, p + key, values, keys.value_stride, count, whole, dim, acc);
+  }
+  for (int64_t i = 0; i < whole; i += kLanes) {
+    hn::StoreU(hn::MulAdd(hn::LoadU(d, out + i), hn::Set(d, rescale), hn::LoadU(d, acc + i)), d, out + i);
+  }
+  for (int64_t i = whole; i < dim; ++i) {
+    hn::StoreU(hn::MulAdd(hn::LoadU(one, out + i), hn::Set(one, rescale), hn::LoadU(one, acc + i)), one, out + i);
+  }
+}
+
+template <int R>
+HWY_INLINE void forward_few_rows(const ForwardBlock& block, Workspace& workspace) {
+  const Reading& reading = *block.reading;
+  const int64_t dim = reading.key_dim;
+  const int64_t dictionary = reading.dictionary.count;
+  const int64_t first = block.rows == 0 ? 0 : reading.first(block.first_row);
+  const int64_t last = block.rows == 0 ? -1 : reading.last(block.first_row + block.rows - 1);
+  const int64_t score_floats = round_up(dictionary + last + 1, kPanel);
+  FewRows few;
+  few.queries = static_cast<int>(block.rows);
+  few.searched = static_cast<int>(block.search_count);
+  float* rows = workspace.packed.ensure(R * dim + 2 * padded(reading.value_dim));
+  float* acc = rows + R * dim;
+  float* out = acc + padded(reading.value_dim);
+  float* scores = workspace.scores.ensure(block.rows * score_floats);
+  few.rows = rows;
+  for (int r = 0; r < few.queries; ++r) {
+    const int64_t row = block.first_row + r;
+    const float* q = reading.q.at(row, reading.group);
+    if (reading.rotary != nullptr) {
+      rotate(q, reading.rotary + row / reading.group * dim, dim, 1.0f, rows + r * dim);
+    } else {
+      std::memcpy(rows + r * dim, q, dim * sizeof(float));
+    }
+    few.scale[r] = reading.beta[row % reading.group] * kLog2E;
+    few.scores[r] = scores + r * score_floats;
+  }
+  for (int r = 0; r < few.searched; ++r) {
+    std::memcpy(rows + (few.queries + r) * dim, block.search + r * block.search_stride, dim * sizeof(float));
+    few.best_similarity[r] = -std::numeric_limits<float>::infinity();
+    few.best_centroid[r] = 0;
+  }
+
+  score_keys<R>(few, reading.dictionary, 0, dictionary, dim, true);
+  for (int r = 0; r < few.queries; ++r) few.scores[r] += dictionary;
+  if (few.queries > 0) score_keys<R>(few, reading.window, first, last + 1, dim, false);
+  for (int r = 0; r < few.searched; ++r) {
+    block.best_similarity[r] = few.best_similarity[r];
+    block.best_centroid[r] = few.best_centroid[r];
+  }
+
+  for (int r = 0; r < few.queries; ++r) {
+    const int64_t row = block.first_row + r;
+    RowSoftmax softmax;
+    std::memset(out, 0, reading.value_dim * sizeof(float));
+    const auto read = [&](const KeyRun& keys, float* p, int64_t begin, int64_t end) HWY_ATTR {
+      for (int64_t tile = begin / kTile * kTile; tile < end; tile += kTile) {
+        const int64_t tile_begin = std::max(begin, tile), tile_end = std::min(end, tile + kTile);
+        const float rescale = softmax_row(softmax, p, tile_begin, tile_end);
+        accumulate_row(p, keys, tile_begin, tile_end, reading.value_dim, rescale, acc, out);
+      }
+    };
+    read(reading.dictionary, few.scores[r] - dictionary, 0, dictionary);
+    read(reading.window, few.scores[r], reading.first(row), reading.last(row) + 1);
+    const float inverse = 1.0f / softmax.sum;
+    float* o = block.o.at(row, reading.group);
+    for (int64_t i = 0; i < reading.value_dim; ++i) o[i] = out[i] * inverse;
+    if (block.lse.data != nullptr) {
+      *block.lse.at(row, reading.group) = (softmax.max + std::log2(softmax.sum)) * kLn2;
+    }
+  }
+}
+
+HWY_INLINE void forward_block(const ForwardBlock& block, Workspace& workspace) {
+  switch (block.rows + block.search_count) {
+    case 0:
+      return;
+    case 1:
+      return forward_few_rows<1>(block, workspace);
+    case 2:
+      return forward_few_rows<2>(block, workspace);
+    case 3:
+      return forward_few_rows<3>(block, workspace);
+    case 4:
+      return forward_few_rows<4>(block, workspace);
+    case 5:
+      return forward_few_rows<5>(block, workspace);
+    default:
+      return forward_panels(block, workspace);
+  }
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace ovq::kernels::detail
+HWY_AFTER_NAMESPACE();
+
+#endif

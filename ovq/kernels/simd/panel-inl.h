@@ -1,0 +1,131 @@
+// Packing: 16 rows of a tensor <-> a panel [dim][16] whose lanes are the rows.
+#if defined(OVQ_KERNELS_SIMD_PANEL_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef OVQ_KERNELS_SIMD_PANEL_INL_H_
+#undef OVQ_KERNELS_SIMD_PANEL_INL_H_
+#else
+#define OVQ_KERNELS_SIMD_PANEL_INL_H_
+#endif
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+
+#include "hwy/highway.h"
+#include "ovq/kernels/read_kernels.h"
+#include "ovq/kernels/rotary.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace ovq::kernels::detail {
+namespace HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+// panel[i][lane] <- rows[lane][i] for i in [begin, end)
+HWY_INLINE void pack_columns_of_rows(const float* const (&rows)[kPanel], int64_t begin, int64_t end, float* panel) {
+  for (int64_t i = begin; i < end; ++i) {
+    for (int64_t lane = 0; lane < kPanel; ++lane) panel[i * kPanel + lane] = rows[lane][i];
+  }
+}
+
+// rows[lane][i] <- panel[i][lane] for i in [begin, end) and the first `count` lanes
+HWY_INLINE void unpack_columns_of_rows(const float* panel, int64_t begin, int64_t end, float* const (&rows)[kPanel],
+                                       int64_t count) {
+  for (int64_t lane = 0; lane < count; ++lane) {
+    for (int64_t i = begin; i < end; ++i) rows[lane][i] = panel[i * kPanel + lane];
+  }
+}
+
+#if HWY_TARGET == HWY_SCALAR
+
+HWY_INLINE void pack_panel(const float* const (&rows)[kPanel], int64_t dim, float* HWY_RESTRICT panel) {
+  pack_columns_of_rows(rows, 0, dim, panel);
+}
+
+HWY_INLINE void unpack_panel(const float* HWY_RESTRICT panel, int64_t dim, float* const (&rows)[kPanel],
+                             int64_t count) {
+  unpack_columns_of_rows(panel, 0, dim, rows, count);
+}
+
+#else
+
+using Block = hn::FixedTag<float, 4>;
+using BlockVector = hn::Vec<Block>;
+
+// Rows a, b, c, d of a 4 x 4 block become its columns.
+HWY_INLINE void transpose(BlockVector& a, BlockVector& b, BlockVector& c, BlockVector& d) {
+  const Block tag;
+  const hn::Repartition<double, Block> wide;
+  const auto ab_low = hn::BitCast(wide, hn::InterleaveLower(tag, a, b));   // a0 b0 a1 b1
+  const auto ab_high = hn::BitCast(wide, hn::InterleaveUpper(tag, a, b));  // a2 b2 a3 b3
+  const auto cd_low = hn::BitCast(wide, hn::InterleaveLower(tag, c, d));
+  const auto cd_high = hn::BitCast(wide, hn::InterleaveUpper(tag, c, d));
+  a = hn::BitCast(tag, hn::InterleaveLower(wide, ab_low, cd_low));
+  b = hn::BitCast(tag, hn::InterleaveUpper(wide, ab_low, cd_low));
+  c = hn::BitCast(tag, hn::InterleaveLower(wide, ab_high, cd_high));
+  d = hn::BitCast(tag, hn::InterleaveUpper(wide, ab_high, cd_high));
+}
+
+HWY_INLINE void pack_panel(const float* const (&rows)[kPanel], int64_t dim, float* HWY_RESTRICT panel) {
+  const Block tag;
+  const int64_t whole = dim / 4 * 4;
+  for (int64_t lane = 0; lane < kPanel; lane += 4) {
+    for (int64_t i = 0; i < whole; i += 4) {
+      BlockVector a = hn::LoadU(tag, rows[lane] + i), b = hn::LoadU(tag, rows[lane + 1] + i);
+      BlockVector c = hn::LoadU(tag, rows[lane + 2] + i), d = hn::LoadU(tag, rows[lane + 3] + i);
+      transpose(a, b, c, d);
+      float* to = panel + i * kPanel + lane;
+      hn::Store(a, tag, to);
+      hn::Store(b, tag, to + kPanel);
+      hn::Store(c, tag, to + 2 * kPanel);
+      hn::Store(d, tag, to + 3 * kPanel);
+    }
+  }
+  pack_columns_of_rows(rows, whole, dim, panel);
+}
+
+HWY_INLINE void unpack_panel(const float* HWY_RESTRICT panel, int64_t dim, float* const (&rows)[kPanel],
+                             int64_t count) {
+  const Block tag;
+  const int64_t whole = dim / 4 * 4;
+  for (int64_t lane = 0; lane < count; lane += 4) {
+    for (int64_t i = 0; i < whole; i += 4) {
+      const float* from = panel + i * kPanel + lane;
+      BlockVector part[4];
+      for (int j = 0; j < 4; ++j) part[j] = hn::Load(tag, from + j * kPanel);
+      transpose(part[0], part[1], part[2], part[3]);
+      for (int64_t j = 0; j < std::min<int64_t>(4, count - lane); ++j) hn::StoreU(part[j], tag, rows[lane + j] + i);
+    }
+  }
+  unpack_columns_of_rows(panel, whole, dim, rows, count);
+}
+
+#endif  // HWY_TARGET == HWY_SCALAR
+
+// The queries first ... first + count - 1 as a panel; `scratch` holds (kPanel + 1) * dim floats.
+HWY_INLINE void pack_queries(const Reading& reading, int64_t first, int64_t count, float* panel, float* scratch) {
+  const int64_t dim = reading.key_dim;
+  const float* rows[kPanel];
+  std::memset(scratch, 0, dim * sizeof(float));
+  for (int64_t lane = 0; lane < kPanel; ++lane) {
+    rows[lane] = lane < count ? reading.q.at(first + lane, reading.group) : scratch;
+    if (lane < count && reading.rotary != nullptr) {
+      float* rotated = scratch + (lane + 1) * dim;
+      rotate(rows[lane], reading.rotary + (first + lane) / reading.group * dim, dim, 1.0f, rotated);
+      rows[lane] = rotated;
+    }
+  }
+  pack_panel(rows, dim, panel);
+}
+
+// `count` <= kPanel rows of a strided tensor as a panel; missing lanes are zero. `zeros` holds `dim` zeros.
+HWY_INLINE void pack_rows(const float* data, int64_t stride, int64_t count, int64_t dim, const float* zeros,
+                          float* panel) {
+  const float* rows[kPanel];
+  for (int64_t lane = 0; lane < kPanel; ++lane) rows[lane] = lane < count ? data + lane * stride : zeros;
+  pack_panel(rows, dim, panel);
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace ovq::kernels::detail
+HWY_AFTER_NAMESPACE();
+
+#endif

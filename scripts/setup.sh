@@ -1,0 +1,35 @@
+#!/usr/bin/env bash
+# Installs what a fresh Debian 12 lacks for building, testing and formatting. Does and prints nothing when all is there.
+set -euo pipefail
+
+packages=(
+  g++ cmake ninja-build ccache git
+  libhwy-dev
+  libcli11-dev libfmt-dev nlohmann-json3-dev
+  libgtest-dev
+  clang-format clang-tidy
+)
+
+missing=()
+for package in "${packages[@]}"; do
+  status=$(dpkg-query --show --showformat='${db:Status-Status}' "$package" 2>/dev/null || true)
+  [[ $status == installed* ]] || missing+=("$package")
+done
+((${#missing[@]})) || exit 0
+
+as_root=()
+if ((EUID != 0)); then
+  if ! command -v sudo >/dev/null; then
+    echo "setup.sh: missing ${missing[*]}; run as root or install sudo" >&2
+    exit 1
+  fi
+  as_root=(sudo)
+fi
+
+apt_get() {
+  "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -qq -o DPkg::Lock::Timeout=300 "$@" >/dev/null
+}
+
+echo "setup.sh: installing ${missing[*]}"
+apt_get update
+apt_get install --yes --no-install-recommends "${missing[@]}"

@@ -1,0 +1,34 @@
+#!/usr/bin/env bash
+# Sets up, checks the format, builds and runs all tests; then the kernels' tests under AddressSanitizer and
+# UndefinedBehaviorSanitizer, and those of the threads under ThreadSanitizer.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+trap 'echo "test.sh: failed after ${SECONDS} s" >&2' ERR
+
+step() { printf '\n== %s (%d s)\n' "$*" "$SECONDS"; }
+
+build() {
+  cmake --preset "$1" --log-level=WARNING >/dev/null
+  cmake --build --preset "$1"
+}
+
+scripts/setup.sh
+jobs=$(nproc)
+
+step "format"
+git ls-files -z --cached --others --exclude-standard -- '*.h' '*.cpp' | xargs -0 clang-format --dry-run --Werror
+
+step "release"
+build release
+ctest --preset release --parallel "$jobs"
+
+step "asan: AddressSanitizer, UndefinedBehaviorSanitizer"
+build asan
+ctest --preset asan --parallel "$jobs"
+
+step "tsan: ThreadSanitizer"
+build tsan
+ctest --preset tsan --parallel "$jobs" --tests-regex '[Pp]arallel|[Tt]hread'
+
+echo
+echo "all passed in ${SECONDS} s"

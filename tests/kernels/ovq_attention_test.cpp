@@ -1,0 +1,264 @@
+// Forward against the plain loops, with the fast path's assignments forced on them, and the choices on their own.
+#include "ovq/kernels/ovq_attention.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <vector>
+
+#include "tests/kernels/compare.h"
+#include "tests/kernels/fixtures.h"
+#include "tests/kernels/ovq_choices.h"
+#include "tests/kernels/ovq_fixtures.h"
+
+namespace ovq::kernels::test {
+namespace {
+
+constexpr int64_t kChunks[] = {1, 7, 16, 32, 128};
+constexpr int64_t kCentroids[] = {1, 5, 24, 300};
+
+void expect_state_matches(const OvqInputs& inputs, std::span<const OvqState> actual, const OvqExpected<float>& plain,
+                          const OvqExpected<double>& truth) {
+  const auto truths = final_values(inputs, truth);
+  const auto plains = final_values(inputs, plain);
+  for (size_t s = 0; s < actual.size(); ++s) {
+    SCOPED_TRACE(testing::Message() << "state " << s);
+    const StateValues<float> values = values_of(actual[s]);
+    EXPECT_TRUE(calibrated({.actual = values.keys, .plain = plains[s].keys, .truth = truths[s].keys}));
+    EXPECT_TRUE(calibrated({.actual = values.values, .plain = plains[s].values, .truth = truths[s].values}));
+    EXPECT_TRUE(same_bits(values.pending_keys, plains[s].pending_keys));
+    EXPECT_TRUE(same_bits(values.pending_values, plains[s].pending_values));
+  }
+}
+
+void expect_counts_match(const OvqInputs& inputs, std::span<const OvqState> actual, const OvqExpected<double>& truth) {
+  const int64_t kv_heads = inputs.k.heads;
+  for (size_t i = 0; i < truth.results.size(); ++i) {
+    const int64_t sequence = static_cast<int64_t>(i) / kv_heads, head = static_cast<int64_t>(i) % kv_heads;
+    const bool packed = !inputs.cu_seqlens.empty();
+    const auto counts = actual[packed ? sequence : 0].counts(packed ? 0 : sequence, head);
+    EXPECT_EQ(std::vector<int64_t>(counts.begin(), counts.end()), truth.results[i].state.dictionary.counts);
+  }
+}
+
+// With states and without: the same outputs, close to the plain loops, and choices as the spec wants them.
+void expect_forward_matches(const OvqCase& c) {
+  SCOPED_TRACE(testing::Message() << c);
+  const OvqProblem problem(c);
+  const OvqInputs inputs = problem.inputs();
+  const OvqForward forward = run_forward(inputs, {}, {}, c.layout);
+  ASSERT_TRUE(valid_assignments(inputs, {}, forward.assignments));
+
+  const auto truth = expected_forward<double>(inputs, {}, forward.assignments);
+  const auto plain = expected_forward<float>(inputs, {}, forward.assignments);
+  EXPECT_TRUE(calibrated({.actual = forward.o.values(), .plain = plain.o, .truth = truth.o}));
+  EXPECT_TRUE(calibrated({.actual = forward.lse.values(), .plain = plain.lse, .truth = truth.lse, .magnitude = 1}));
+  EXPECT_TRUE(optimal_choices(inputs, {}, truth));
+
+  std::vector<OvqState> states = problem.states();
+  const OvqForward with_states = run_forward(inputs, states);
+  EXPECT_TRUE(same_bits(with_states.o.values(), forward.o.values()));
+  EXPECT_TRUE(same_bits(with_states.lse.values(), forward.lse.values()));
+  EXPECT_EQ(with_states.assignments, forward.assignments);
+  expect_state_matches(inputs, states, plain, truth);
+  expect_counts_match(inputs, states, truth);
+}
+
+using OvqAttentionForward = OnIsa;
+OVQ_ON_EVERY_ISA(OvqAttentionForward);
+
+TEST_P(OvqAttentionForward, ShortSequencesOfAnySize) {
+  for (int64_t tokens : kShortTimes) {
+    for (int64_t dim : kDims) {
+      for (int64_t chunk : {1, 7, 16}) {
+        expect_forward_matches({.tokens = tokens,
+                                .key_dim = dim,
+                                .value_dim = kDims[(tokens + dim) % 7],
+                                .options = {.chunk = chunk, .centroids = kCentroids[(tokens + dim + chunk) % 4]},
+                                .seed = static_cast<uint64_t>(tokens * 1000 + dim)});
+      }
+    }
+  }
+}
+
+// All pairs of time, key dim, value dim and chunk; heads, layout, keys and centroids go round.
+TEST_P(OvqAttentionForward, PairsOfSizes) {
+  constexpr int64_t kHeads[][3] = {{1, 1, 1}, {2, 2, 1}, {1, 4, 2}, {1, 6, 3}, {2, 3, 3}};
+  for (int64_t i = 0; i < 14; ++i) {
+    for (int64_t j = 0; j < 7; ++j) {
+      const auto [batch, query_heads, kv_heads] = kHeads[(i + 2 * j) % 5];
+      const int64_t chunk = kChunks[(i + j) % 5];
+      OvqOptions options = option_variants(chunk, kCentroids[(i + 3 * j) % 4])[(3 * i + j) % 10];
+      if (kDims[j] % 2 == 1) options.rope = false;
+      if (kDims[j] == 1) options.normalize = false;
+      expect_forward_matches({.batch = batch,
+                              .tokens = kTimes[i],
+                              .query_heads = query_heads,
+                              .kv_heads = kv_heads,
+                              .key_dim = kDims[j],
+                              .value_dim = kDims[(i + 2 * j) % 7],
+                              .options = options,
+                              .layout = kLayouts[(i + j) % 3],
+                              .keys = (i + j) % 4 == 0 ? Keys::gaussian : Keys::unit,
+                              .seed = static_cast<uint64_t>(i * 7 + j)});
+    }
+  }
+}
+
+TEST_P(OvqAttentionForward, EveryVariant) {
+  for (int64_t chunk : {8, 16}) {
+    for (const OvqOptions& options : option_variants(chunk, 24)) {
+      expect_forward_matches({.batch = 2,
+                              .tokens = 6 * chunk + 3,
+                              .query_heads = 2,
+                              .key_dim = 20,
+                              .value_dim = 12,
+                              .options = options,
+                              .layout = Layout::padded});
+    }
+  }
+}
+
+TEST_P(OvqAttentionForward, PackedSequences) {
+  for (const OvqOptions& options : option_variants(16, 24)) {
+    expect_forward_matches({.tokens = 100,
+                            .query_heads = 2,
+                            .kv_heads = 2,
+                            .options = options,
+                            .layout = Layout::transposed,
+                            .cu_seqlens = {0, 33, 33, 34, 100}});
+  }
+}
+
+TEST_P(OvqAttentionForward, DictionaryOfManyTiles) {
+  expect_forward_matches({.tokens = 1500, .key_dim = 8, .value_dim = 24, .options = {.chunk = 128, .centroids = 6000}});
+  expect_forward_matches({.tokens = 900, .query_heads = 2, .options = {.chunk = 64, .centroids = 900, .growth = Growth::all}});
+}
+
+TEST_P(OvqAttentionForward, BetaOfAnySign) {
+  for (float beta : {0.0f, -0.0f, -3.0f, 1e-30f, -1e-30f}) {
+    expect_forward_matches({.tokens = 70, .query_heads = 2, .options = {.chunk = 16, .centroids = 20}, .beta = beta});
+  }
+}
+
+TEST_P(OvqAttentionForward, LargeLogits) {
+  for (float beta : {1000.0f, -1000.0f}) {
+    for (bool rope : {false, true}) {
+      expect_forward_matches({.tokens = 300,
+                              .query_heads = 2,
+                              .key_dim = 64,
+                              .value_dim = 64,
+                              .options = {.chunk = 32, .centroids = 40, .rope = rope},
+                              .beta = beta});
+    }
+  }
+}
+
+TEST_P(OvqAttentionForward, RepeatedKeys) {
+  for (const OvqOptions& options : option_variants(16, 24)) {
+    expect_forward_matches({.tokens = 100, .kv_heads = 1, .options = options, .keys = Keys::repeated});
+  }
+}
+
+// A few centroids take many tokens: counts grow, and with them the bias.
+TEST_P(OvqAttentionForward, LongRun) {
+  expect_forward_matches({.tokens = 6000, .key_dim = 8, .value_dim = 8, .options = {.chunk = 16, .centroids = 3}});
+}
+
+TEST_P(OvqAttentionForward, ZeroRowStaysUnderNormalize) {
+  OvqProblem problem({.tokens = 40, .options = {.chunk = 8, .centroids = 6, .normalize = true}});
+  problem.k.fill(0.0f);
+  std::vector<OvqState> states = problem.states();
+  const OvqForward forward = run_forward(problem.inputs(), states);
+  for (float key : dense(states[0].keys())) EXPECT_EQ(key, 0.0f);
+  for (float value : forward.o.values()) EXPECT_TRUE(std::isfinite(value));
+}
+
+// Choices of their own, without the fast path's: exact where no rounding can flip them.
+TEST_P(OvqAttentionForward, ChoicesOnIntegerKeys) {
+  for (const NewCentroids new_centroids : {NewCentroids::spread, NewCentroids::random}) {
+    OvqProblem problem({.tokens = 20,
+                        .kv_heads = 1,
+                        .key_dim = 3,
+                        .options = {.chunk = 10, .centroids = 4, .growth = Growth::all, .new_centroids = new_centroids}});
+    Random random(3);
+    problem.k.each_row([&](float* row) { std::generate(row, row + 3, [&] { return static_cast<float>(random.below(5)) - 2; }); });
+    EXPECT_EQ(run_forward(problem.inputs()).assignments, expected_forward<double>(problem.inputs()).assignments);
+  }
+}
+
+TEST_P(OvqAttentionForward, NanKeysKeepIndicesValid) {
+  const float nan = std::numeric_limits<float>::quiet_NaN(), infinity = std::numeric_limits<float>::infinity();
+  for (const OvqOptions& options : option_variants(8, 12)) {
+    for (const std::vector<int64_t>& places : {std::vector<int64_t>{0}, {3}, {11, 12, 30}, {0, 1, 2, 3, 4, 5, 6, 7}}) {
+      for (float poison : {nan, infinity, -infinity}) {
+        OvqProblem problem({.tokens = 45, .options = options});
+        for (int64_t t : places) problem.k.row(0, t, 0)[5] = poison;
+        std::vector<OvqState> states = problem.states();
+        const OvqForward forward = run_forward(problem.inputs(), states);
+        EXPECT_TRUE(valid_assignments(problem.inputs(), problem.states(), forward.assignments));
+      }
+    }
+  }
+}
+
+// NaN compares as -inf: the key is the least similar of all and founds a centroid; nothing joins it.
+TEST_P(OvqAttentionForward, NanKeyFounds) {
+  OvqProblem problem({.tokens = 32, .options = {.chunk = 8, .centroids = 12}});
+  const int64_t places[] = {5, 20};
+  for (int64_t t : places) problem.k.row(0, t, 0)[2] = std::numeric_limits<float>::quiet_NaN();
+  const std::vector<int32_t> assignments = run_forward(problem.inputs()).assignments;
+  for (int64_t t : places) {
+    EXPECT_LT(assignments[t], 0);
+    EXPECT_EQ(std::count(assignments.begin(), assignments.end(), ~assignments[t]), 0);
+  }
+}
+
+TEST_P(OvqAttentionForward, OptionalOutputsMayBeAbsent) {
+  const OvqProblem problem({.tokens = 50, .options = {.chunk = 16, .centroids = 20}});
+  const OvqForward forward = run_forward(problem.inputs());
+  const Tensor o({1, 50, 1, 16});
+  ovq_attention_forward(problem.inputs(), {.o = o.view(), .lse = {}, .assignments = {}});
+  EXPECT_TRUE(same_bits(o.values(), forward.o.values()));
+}
+
+TEST_P(OvqAttentionForward, ForcedAssignmentsReplaceTheChoice) {
+  const OvqProblem problem({.tokens = 50, .query_heads = 2, .options = {.chunk = 16, .centroids = 20}});
+  const OvqInputs inputs = problem.inputs();
+  OvqInputs other_inputs = inputs;
+  other_inputs.options.new_centroids = NewCentroids::random;
+  const std::vector<int32_t> forced = run_forward(other_inputs).assignments;
+  const OvqForward forward = run_forward(inputs, {}, forced);
+  EXPECT_EQ(forward.assignments, forced);
+  EXPECT_NE(run_forward(inputs).assignments, forced);
+  EXPECT_TRUE(calibrated({.actual = forward.o.values(),
+                          .plain = expected_forward<float>(inputs, {}, forced).o,
+                          .truth = expected_forward<double>(inputs, {}, forced).o}));
+}
+
+TEST_P(OvqAttentionForward, ExpandedInputsAreReadInPlace) {
+  const OvqProblem problem({.tokens = 40, .options = {.chunk = 16, .centroids = 20}});
+  const OvqForward forward = run_forward(problem.inputs());
+  OvqInputs inputs = problem.inputs();
+  for (auto* view : {&inputs.q, &inputs.k, &inputs.v}) {
+    view->batch = 3;
+    view->batch_stride = 0;
+  }
+  inputs.q.heads = 2;
+  inputs.q.head_stride = 0;
+  const std::vector<float> beta(2, problem.beta[0]);
+  inputs.beta = beta;
+  const OvqForward expanded = run_forward(inputs);
+  for (int64_t b = 0; b < 3; ++b) {
+    for (int64_t h = 0; h < 2; ++h) {
+      const View<float> view = expanded.o.view();
+      View<float> part{view.row(b, 0, h), 1, 40, 1, 16, 0, view.time_stride, 0};
+      EXPECT_TRUE(same_bits(dense(part), forward.o.values()));
+    }
+  }
+}
+
+}  // namespace
+}  // namespace ovq::kernels::test

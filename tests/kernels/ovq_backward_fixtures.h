@@ -1,0 +1,180 @@
+// Backward of OVQ-attention problems: the fast path and the plain loops.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <span>
+#include <vector>
+
+#include "tests/kernels/ovq_choices.h"
+#include "tests/kernels/ovq_fixtures.h"
+
+namespace ovq::kernels::test {
+
+// Gradients of one state.
+struct StateTensors {
+  Tensor keys, values, pending_keys, pending_values;
+
+  StateTensors() = default;
+  StateTensors(const OvqShape& shape, int64_t size, int64_t pending, Layout layout)
+      : keys({shape.batch, size, shape.kv_heads, shape.key_dim}, layout),
+        values({shape.batch, size, shape.kv_heads, shape.value_dim}, layout),
+        pending_keys({shape.batch, pending, shape.kv_heads, shape.key_dim}, layout),
+        pending_values({shape.batch, pending, shape.kv_heads, shape.value_dim}, layout) {}
+
+  void fill(Random& random) {
+    for (Tensor* tensor : {&keys, &values, &pending_keys, &pending_values}) tensor->fill(random);
+  }
+  template <class T>
+  OvqStateGradients<T> views() const {
+    return {keys.view(), values.view(), pending_keys.view(), pending_values.view()};
+  }
+};
+
+// What backward is asked for, besides the inputs.
+struct OvqBackwardProblem {
+  std::vector<OvqState> initial;      // none: no states
+  Tensor d_o;                         // shaped as o
+  std::vector<StateTensors> d_final;  // none: zero
+};
+
+struct OvqGradientTensors {
+  Tensor d_q, d_k, d_v;
+  std::vector<float> d_beta;
+  std::vector<StateTensors> d_initial;
+};
+
+inline OvqGradientTensors run_backward(const OvqInputs& inputs, const OvqForward& forward,
+                                       const OvqBackwardProblem& problem, Layout layout = Layout::dense) {
+  const auto shape_of = [](const auto& view) { return Shape{view.batch, view.time, view.heads, view.dim}; };
+  OvqGradientTensors gradients{Tensor(shape_of(inputs.q), layout),
+                               Tensor(shape_of(inputs.k), layout),
+                               Tensor(shape_of(inputs.v), layout),
+                               std::vector<float>(inputs.q.heads, std::numeric_limits<float>::quiet_NaN()),
+                               {}};
+  std::vector<OvqStateGradients<float>> d_initial;
+  std::vector<OvqStateGradients<const float>> d_final;
+  for (const OvqState& state : problem.initial) {
+    gradients.d_initial.emplace_back(state.shape(), state.size(), state.pending(), layout);
+  }
+  for (const StateTensors& tensors : gradients.d_initial) d_initial.push_back(tensors.views<float>());
+  for (const StateTensors& tensors : problem.d_final) d_final.push_back(tensors.views<const float>());
+  ovq_attention_backward(inputs, {forward.o.view(), forward.lse.view(), forward.assignments, problem.initial},
+                         {problem.d_o.view(), d_final},
+                         {gradients.d_q.view(), gradients.d_k.view(), gradients.d_v.view(), gradients.d_beta, d_initial});
+  for (const Tensor* tensor : {&gradients.d_q, &gradients.d_k, &gradients.d_v}) EXPECT_TRUE(tensor->fences_intact());
+  for (const StateTensors& tensors : gradients.d_initial) {
+    for (const Tensor* tensor : {&tensors.keys, &tensors.values, &tensors.pending_keys, &tensors.pending_values}) {
+      EXPECT_TRUE(tensor->fences_intact());
+    }
+  }
+  return gradients;
+}
+
+template <class Scalar>
+struct OvqExpectedGradients {
+  std::vector<Scalar> d_q, d_k, d_v, d_beta;
+  std::vector<StateValues<Scalar>> d_initial;
+};
+
+template <class Scalar>
+OvqExpectedGradients<Scalar> expected_backward(const OvqInputs& inputs, const OvqExpected<Scalar>& forward,
+                                               const OvqBackwardProblem& problem) {
+  const int64_t kv_heads = inputs.k.heads, group = inputs.q.heads / kv_heads;
+  const bool packed = !inputs.cu_seqlens.empty();
+  OvqExpectedGradients<Scalar> expected;
+  expected.d_q.resize(inputs.q.batch * inputs.q.time * inputs.q.heads * inputs.q.dim);
+  expected.d_k.resize(inputs.k.batch * inputs.k.time * kv_heads * inputs.k.dim);
+  expected.d_v.resize(inputs.v.batch * inputs.v.time * kv_heads * inputs.v.dim);
+  expected.d_beta.resize(inputs.q.heads);
+  std::vector<reference::OvqHeadGradients<Scalar>> heads;
+  for (const Sequence& sequence : sequences_of(inputs, problem.initial)) {
+    for (int64_t h = 0; h < kv_heads; ++h) {
+      const size_t i = heads.size();
+      std::vector<reference::Matrix<Scalar>> d_o;
+      for (int64_t g = 0; g < group; ++g) {
+        d_o.push_back(reference::load<Scalar>(problem.d_o.view(), sequence.batch, h * group + g, sequence.first,
+                                              sequence.tokens));
+      }
+      reference::OvqHeadStateGradients<Scalar> d_final;
+      if (!problem.d_final.empty()) {
+        const StateTensors& tensors = problem.d_final[packed ? i / kv_heads : 0];
+        const auto load = [&](const Tensor& tensor) {
+          return reference::load<Scalar>(tensor.view(), sequence.state_batch, h, 0, tensor.view().time);
+        };
+        d_final = {load(tensors.keys), load(tensors.values), load(tensors.pending_keys), load(tensors.pending_values)};
+      }
+      heads.push_back(reference::ovq_attention_backward(
+          reference::load_head<Scalar>(inputs, sequence.batch, h, sequence.first, sequence.tokens), forward.initial[i],
+          forward.results[i], d_o, d_final));
+      const reference::OvqHeadGradients<Scalar>& gradients = heads.back();
+      for (int64_t t = 0; t < sequence.tokens; ++t) {
+        const int64_t token = sequence.batch * inputs.q.time + sequence.first + t;
+        for (int64_t g = 0; g < group; ++g) {
+          std::copy_n(gradients.d_q[g][t], inputs.q.dim,
+                      expected.d_q.begin() + (token * inputs.q.heads + h * group + g) * inputs.q.dim);
+        }
+        std::copy_n(gradients.d_k[t], inputs.k.dim, expected.d_k.begin() + (token * kv_heads + h) * inputs.k.dim);
+        std::copy_n(gradients.d_v[t], inputs.v.dim, expected.d_v.begin() + (token * kv_heads + h) * inputs.v.dim);
+      }
+      for (int64_t g = 0; g < group; ++g) expected.d_beta[h * group + g] += gradients.d_beta[g];
+    }
+  }
+  expected.d_initial = state_values<Scalar>(inputs, [&](int64_t i) {
+    const reference::OvqHeadStateGradients<Scalar>& d = heads[i].d_initial;
+    return std::array{&d.keys, &d.values, &d.pending_keys, &d.pending_values};
+  });
+  return expected;
+}
+
+inline OvqBackwardProblem random_gradients(const OvqInputs& inputs, std::vector<OvqState> initial,
+                                           std::span<const OvqState> final_states, Layout layout, uint64_t seed) {
+  Random random(seed);
+  OvqBackwardProblem problem{
+      std::move(initial), random_tensor({inputs.q.batch, inputs.q.time, inputs.q.heads, inputs.v.dim}, layout, random), {}};
+  for (const OvqState& state : final_states) {
+    problem.d_final.emplace_back(state.shape(), state.size(), state.pending(), layout);
+    problem.d_final.back().fill(random);
+  }
+  return problem;
+}
+
+inline void expect_gradients_match(const OvqInputs& inputs, const OvqGradientTensors& actual,
+                                   const OvqExpectedGradients<float>& plain, const OvqExpectedGradients<double>& truth) {
+  double beta = 0;
+  for (float b : inputs.beta) beta = std::max(beta, std::abs(static_cast<double>(b)));
+  const double product = 4 * std::sqrt(static_cast<double>(inputs.v.dim));  // do . v
+  const double terms = std::sqrt(static_cast<double>(inputs.q.batch * inputs.q.time));
+  EXPECT_TRUE(calibrated(
+      {.actual = actual.d_q.values(), .plain = plain.d_q, .truth = truth.d_q, .magnitude = beta * product}))
+      << "d_q";
+  EXPECT_TRUE(calibrated(
+      {.actual = actual.d_k.values(), .plain = plain.d_k, .truth = truth.d_k, .magnitude = beta * product}))
+      << "d_k";
+  EXPECT_TRUE(calibrated({.actual = actual.d_v.values(), .plain = plain.d_v, .truth = truth.d_v, .magnitude = 1}))
+      << "d_v";
+  EXPECT_TRUE(calibrated(
+      {.actual = actual.d_beta, .plain = plain.d_beta, .truth = truth.d_beta, .magnitude = terms * product}))
+      << "d_beta";
+  for (size_t s = 0; s < actual.d_initial.size(); ++s) {
+    SCOPED_TRACE(testing::Message() << "state " << s);
+    const StateTensors& a = actual.d_initial[s];
+    const StateValues<float>& p = plain.d_initial[s];
+    const StateValues<double>& t = truth.d_initial[s];
+    EXPECT_TRUE(
+        calibrated({.actual = a.keys.values(), .plain = p.keys, .truth = t.keys, .magnitude = beta * product}));
+    EXPECT_TRUE(calibrated({.actual = a.values.values(), .plain = p.values, .truth = t.values, .magnitude = 1}));
+    EXPECT_TRUE(calibrated({.actual = a.pending_keys.values(),
+                            .plain = p.pending_keys,
+                            .truth = t.pending_keys,
+                            .magnitude = beta * product}));
+    EXPECT_TRUE(calibrated(
+        {.actual = a.pending_values.values(), .plain = p.pending_values, .truth = t.pending_values, .magnitude = 1}));
+  }
+}
+
+}  // namespace ovq::kernels::test

@@ -1,0 +1,293 @@
+// The plain loops themselves, in double: gradients against central differences, and the oracles.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "ovq/kernels/reference/attention.h"
+#include "ovq/kernels/reference/ovq_attention.h"
+#include "tests/kernels/compare.h"
+#include "tests/kernels/ovq_fixtures.h"
+
+namespace ovq::kernels::reference {
+namespace {
+
+using test::close_to;
+using test::option_variants;
+using test::Random;
+
+constexpr double kExact = 1e-12;
+
+testing::AssertionResult close(const std::vector<double>& actual, const std::vector<double>& truth, double tolerance) {
+  return close_to(std::span<const double>(actual), std::span<const double>(truth), tolerance);
+}
+
+Matrix<double> random_matrix(int64_t rows, int64_t columns, Random& random) {
+  Matrix<double> matrix(rows, columns);
+  for (double& element : matrix.data) element = random.normal();
+  return matrix;
+}
+
+OvqHeadInputs<double> random_head(const OvqOptions& options, int64_t tokens, Random& random) {
+  OvqHeadInputs<double> inputs;
+  for (int g = 0; g < 2; ++g) inputs.q.push_back(random_matrix(tokens, 6, random));
+  inputs.k = random_matrix(tokens, 6, random);
+  inputs.v = random_matrix(tokens, 3, random);
+  inputs.beta = {0.7, -0.4};
+  inputs.options = options;
+  inputs.head = 1;
+  return inputs;
+}
+
+OvqHeadInputs<double> piece(const OvqHeadInputs<double>& inputs, int64_t first, int64_t count) {
+  OvqHeadInputs<double> part = inputs;
+  for (Matrix<double>& q : part.q) q = q.slice(first, count);
+  part.k = inputs.k.slice(first, count);
+  part.v = inputs.v.slice(first, count);
+  return part;
+}
+
+double inner(const Matrix<double>& a, const Matrix<double>& b) { return dot(a.data.data(), b.data.data(), a.data.size()); }
+
+// d/dx of `objective` at each element of `x`, by differences of fourth order.
+template <class Objective>
+std::vector<double> central_differences(std::vector<double>& x, Objective&& objective) {
+  constexpr double kStep = 1e-3;
+  std::vector<double> gradient;
+  for (double& element : x) {
+    const double at = element;
+    const auto value = [&](double offset) {
+      element = at + offset;
+      const double result = objective();
+      element = at;
+      return result;
+    };
+    gradient.push_back((8 * (value(kStep) - value(-kStep)) - (value(2 * kStep) - value(-2 * kStep))) / (12 * kStep));
+  }
+  return gradient;
+}
+
+TEST(ReferenceAttention, GradientsAreCentralDifferences) {
+  for (int64_t window : {0, 4}) {
+    Random random(5);
+    AttentionHead<double> head{random_matrix(9, 4, random), random_matrix(12, 4, random), random_matrix(12, 3, random),
+                               0.8, window, 2};
+    const Matrix<double> d_o = random_matrix(9, 3, random);
+    const auto objective = [&] { return inner(attention_forward(head).o, d_o); };
+    const auto gradients = attention_backward(head, attention_forward(head), d_o);
+    EXPECT_TRUE(close(gradients.d_q.data, central_differences(head.q.data, objective), 1e-8));
+    EXPECT_TRUE(close(gradients.d_k.data, central_differences(head.k.data, objective), 1e-8));
+    EXPECT_TRUE(close(gradients.d_v.data, central_differences(head.v.data, objective), 1e-8));
+    std::vector<double> beta{head.beta};
+    const auto of_beta = [&] {
+      head.beta = beta[0];
+      return objective();
+    };
+    EXPECT_TRUE(close({gradients.d_beta}, central_differences(beta, of_beta), 1e-8));
+  }
+}
+
+void expect_gradients_match(const OvqOptions& options, int64_t earlier_tokens, int64_t tokens) {
+  SCOPED_TRACE(testing::Message() << test::OvqCase{.options = options} << ", after " << earlier_tokens);
+  Random random(11);
+  const OvqHeadInputs<double> earlier = random_head(options, earlier_tokens, random);
+  OvqHeadState<double> initial = ovq_attention_forward(earlier, empty_state<double>(6, 3)).state;
+  OvqHeadInputs<double> inputs = random_head(options, tokens, random);
+  const OvqHeadResult<double> forward = ovq_attention_forward(inputs, initial);
+  const OvqHeadState<double>& state = forward.state;
+  const std::vector<Matrix<double>> d_o{random_matrix(tokens, 3, random), random_matrix(tokens, 3, random)};
+  const OvqHeadStateGradients<double> d_final{
+      random_matrix(state.dictionary.size(), 6, random), random_matrix(state.dictionary.size(), 3, random),
+      random_matrix(state.pending_keys.rows, 6, random), random_matrix(state.pending_keys.rows, 3, random)};
+
+  const auto objective = [&] {
+    const OvqHeadResult<double> result = ovq_attention_forward(inputs, initial, forward.assignments);
+    return inner(result.o[0], d_o[0]) + inner(result.o[1], d_o[1]) +
+           inner(result.state.dictionary.keys, d_final.keys) + inner(result.state.dictionary.values, d_final.values) +
+           inner(result.state.pending_keys, d_final.pending_keys) +
+           inner(result.state.pending_values, d_final.pending_values);
+  };
+  const OvqHeadGradients<double> gradients = ovq_attention_backward(inputs, initial, forward, d_o, d_final);
+  const auto expect = [&](const std::string& name, const std::vector<double>& gradient, std::vector<double>& x) {
+    EXPECT_TRUE(close(gradient, central_differences(x, objective), 1e-7)) << name;
+  };
+  for (int g = 0; g < 2; ++g) expect("q", gradients.d_q[g].data, inputs.q[g].data);
+  expect("k", gradients.d_k.data, inputs.k.data);
+  expect("v", gradients.d_v.data, inputs.v.data);
+  expect("beta", gradients.d_beta, inputs.beta);
+  expect("initial keys", gradients.d_initial.keys.data, initial.dictionary.keys.data);
+  expect("initial values", gradients.d_initial.values.data, initial.dictionary.values.data);
+  expect("initial pending keys", gradients.d_initial.pending_keys.data, initial.pending_keys.data);
+  expect("initial pending values", gradients.d_initial.pending_values.data, initial.pending_values.data);
+}
+
+TEST(ReferenceOvqAttention, GradientsAreCentralDifferences) {
+  for (const OvqOptions& options : option_variants(4, 6)) {
+    expect_gradients_match(options, 0, 18);
+    expect_gradients_match(options, 14, 11);
+    expect_gradients_match(options, 16, 1);
+  }
+}
+
+TEST(ReferenceOvqAttention, CountsAreRepetitions) {
+  Random random(2);
+  const OvqHeadInputs<double> inputs = random_head({.chunk = 8, .centroids = 7}, 45, random);
+  const OvqHeadResult<double> result = ovq_attention_forward(inputs, empty_state<double>(6, 3));
+  for (size_t c = 0; c < result.dictionaries.size(); ++c) {
+    const OvqDictionary<double>& dictionary = result.dictionaries[c];
+    const int64_t first = static_cast<int64_t>(c) * 8, count = std::min<int64_t>(8, 45 - first);
+    AttentionHead<double> head{inputs.q[0].slice(first, count), Matrix<double>(0, 6), Matrix<double>(0, 3),
+                               inputs.beta[0], 0, first};
+    for (int64_t n = 0; n < dictionary.size(); ++n) {
+      for (int64_t i = 0; i < dictionary.counts[n]; ++i) {
+        head.k.append(dictionary.keys[n]);
+        head.v.append(dictionary.values[n]);
+      }
+    }
+    for (int64_t t = first; t < first + count; ++t) {
+      head.k.append(inputs.k[t]);
+      head.v.append(inputs.v[t]);
+    }
+    EXPECT_TRUE(close(result.o[0].slice(first, count).data, attention_forward(head).o.data, kExact));
+  }
+}
+
+TEST(ReferenceOvqAttention, EveryKeyACentroidIsCausalAttention) {
+  const int64_t tokens = 40;
+  for (const OvqOptions& options : {OvqOptions{.chunk = 8, .centroids = 2 * tokens * tokens},
+                                    OvqOptions{.chunk = 8, .centroids = int64_t{1} << 60},
+                                    OvqOptions{.chunk = 8, .centroids = tokens, .growth = Growth::all},
+                                    OvqOptions{.chunk = tokens, .centroids = 3},
+                                    OvqOptions{.chunk = 100, .centroids = 3}}) {
+    Random random(3);
+    const OvqHeadInputs<double> inputs = random_head(options, tokens, random);
+    const OvqHeadResult<double> result = ovq_attention_forward(inputs, empty_state<double>(6, 3));
+    for (int g = 0; g < 2; ++g) {
+      const AttentionHeadResult<double> causal =
+          attention_forward(AttentionHead<double>{inputs.q[g], inputs.k, inputs.v, inputs.beta[g]});
+      EXPECT_TRUE(close(result.o[g].data, causal.o.data, kExact));
+      EXPECT_TRUE(close(result.lse[g], causal.lse, kExact));
+    }
+  }
+}
+
+TEST(ReferenceOvqAttention, CentroidsAreMeansAndCountsAddUp) {
+  for (const bool rope : {false, true}) {
+    Random random(4);
+    const OvqHeadInputs<double> inputs = random_head({.chunk = 8, .centroids = 7, .rope = rope}, 69, random);
+    const OvqHeadResult<double> result = ovq_attention_forward(inputs, empty_state<double>(6, 3));
+    const OvqDictionary<double>& dictionary = result.state.dictionary;
+    Matrix<double> key_sums(dictionary.size(), 6), value_sums(dictionary.size(), 3);
+    std::vector<int64_t> counts(dictionary.size());
+    for (int64_t t = 0; t < 69; ++t) {
+      const int32_t a = result.assignments[t];
+      if (a == kUnassigned) continue;
+      const int64_t n = a < 0 ? ~a : a;
+      add_scaled(key_sums[n], 1.0, inputs.k[t], 6);
+      add_scaled(value_sums[n], 1.0, inputs.v[t], 3);
+      ++counts[n];
+    }
+    EXPECT_EQ(counts, dictionary.counts);
+    EXPECT_EQ(std::accumulate(counts.begin(), counts.end(), int64_t{0}), rope ? 56 : 64);
+    for (int64_t n = 0; n < dictionary.size(); ++n) {
+      for (int64_t i = 0; i < 6; ++i) key_sums[n][i] /= static_cast<double>(counts[n]);
+      for (int64_t i = 0; i < 3; ++i) value_sums[n][i] /= static_cast<double>(counts[n]);
+    }
+    EXPECT_TRUE(close(dictionary.keys.data, key_sums.data, kExact));
+    EXPECT_TRUE(close(dictionary.values.data, value_sums.data, kExact));
+  }
+}
+
+TEST(ReferenceOvqAttention, PiecesAreOnePass) {
+  for (const OvqOptions& options : option_variants(8, 10)) {
+    Random random(6);
+    const OvqHeadInputs<double> inputs = random_head(options, 45, random);
+    const OvqHeadResult<double> whole = ovq_attention_forward(inputs, empty_state<double>(6, 3));
+    for (const int64_t step : {1, 3, 8, 20}) {
+      OvqHeadState<double> state = empty_state<double>(6, 3);
+      for (int64_t first = 0; first < 45; first += step) {
+        const int64_t count = std::min(step, 45 - first);
+        const OvqHeadResult<double> part = ovq_attention_forward(piece(inputs, first, count), state);
+        for (int g = 0; g < 2; ++g) {
+          EXPECT_TRUE(close(part.o[g].data, whole.o[g].slice(first, count).data, kExact));
+        }
+        state = part.state;
+      }
+      EXPECT_TRUE(close(state.dictionary.keys.data, whole.state.dictionary.keys.data, kExact));
+      EXPECT_TRUE(close(state.dictionary.values.data, whole.state.dictionary.values.data, kExact));
+      EXPECT_EQ(state.dictionary.counts, whole.state.dictionary.counts);
+      EXPECT_EQ(state.pending_keys.data, whole.state.pending_keys.data);
+      EXPECT_EQ(state.pending_values.data, whole.state.pending_values.data);
+      EXPECT_EQ(state.position, 45);
+    }
+  }
+}
+
+TEST(ReferenceOvqAttention, FutureNeverChangesThePast) {
+  for (const OvqOptions& options : option_variants(8, 10)) {
+    Random random(7);
+    OvqHeadInputs<double> inputs = random_head(options, 45, random);
+    const OvqHeadResult<double> clean = ovq_attention_forward(inputs, empty_state<double>(6, 3));
+    for (int64_t t = 30; t < 45; ++t) {
+      std::fill_n(inputs.k[t], 6, std::numeric_limits<double>::quiet_NaN());
+      std::fill_n(inputs.v[t], 3, std::numeric_limits<double>::infinity());
+    }
+    const OvqHeadResult<double> poisoned = ovq_attention_forward(inputs, empty_state<double>(6, 3));
+    EXPECT_EQ(poisoned.o[0].slice(0, 30).data, clean.o[0].slice(0, 30).data);
+  }
+}
+
+// With rope only distances inside the window count: the window's own part is attention on rotated rows.
+TEST(ReferenceOvqAttention, RopeWithoutDictionaryIsRotaryAttention) {
+  Random random(8);
+  const OvqHeadInputs<double> inputs = random_head({.chunk = 20, .centroids = 5, .rope = true}, 40, random);
+  const OvqHeadResult<double> result = ovq_attention_forward(inputs, empty_state<double>(6, 3));
+  EXPECT_EQ(result.dictionaries.back().size(), 0);
+  AttentionHead<double> head{inputs.q[0], inputs.k, inputs.v, inputs.beta[0]};
+  for (int64_t t = 0; t < 40; ++t) {
+    const std::vector<double> q = rotate(head.q[t], 6, static_cast<double>(t) + 100, 10000.0);
+    const std::vector<double> k = rotate(head.k[t], 6, static_cast<double>(t) + 100, 10000.0);
+    std::copy(q.begin(), q.end(), head.q[t]);
+    std::copy(k.begin(), k.end(), head.k[t]);
+  }
+  EXPECT_TRUE(close(result.o[0].data, attention_forward(head).o.data, kExact));
+}
+
+TEST(ReferenceOvqAttention, DictionaryLagsOneChunkWithRope) {
+  Random random(9);
+  const OvqHeadInputs<double> inputs = random_head({.chunk = 8, .centroids = 100, .rope = true}, 50, random);
+  const OvqHeadResult<double> result = ovq_attention_forward(inputs, empty_state<double>(6, 3));
+  for (int64_t c = 0; c < 7; ++c) {
+    EXPECT_EQ(result.dictionaries[c].size(), c < 2 ? 0 : target_centroids(inputs.options, (c - 1) * 8)) << "chunk " << c;
+  }
+  EXPECT_EQ(result.state.pending_keys.rows, 10);
+}
+
+TEST(ReferenceDictionary, SizesAreThoseOfTheKernels) {
+  for (const Growth growth : {Growth::plateau, Growth::linear, Growth::all}) {
+    for (const int64_t centroids : {int64_t{1}, int64_t{7}, int64_t{2048}, int64_t{1} << 40}) {
+      for (const int64_t tokens : {int64_t{1}, int64_t{2}, int64_t{128}, int64_t{4095}, int64_t{1} << 41}) {
+        const OvqOptions options{.centroids = centroids, .growth = growth, .total_tokens = 5000};
+        EXPECT_EQ(target_size(options, tokens), target_centroids(options, tokens));
+      }
+    }
+  }
+}
+
+TEST(ReferenceDictionary, PlateauRoundsToNearest) {
+  const auto target = [](int64_t tokens, int64_t centroids) {
+    return target_centroids({.centroids = centroids}, tokens);
+  };
+  EXPECT_EQ(target(128, 2048), 120);   // 120.47
+  EXPECT_EQ(target(8, 12), 5);         // 4.8
+  EXPECT_EQ(target(1, 1), 1);          // 0.5
+  EXPECT_EQ(target(100, 20000), 100);  // 99.5025
+  EXPECT_EQ(target(16384, 2048), 1820);
+}
+
+}  // namespace
+}  // namespace ovq::kernels::reference
