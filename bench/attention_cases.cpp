@@ -2,7 +2,6 @@
 
 #include <cstdint>
 #include <string>
-#include <vector>
 
 #include "bench/cases.h"
 #include "bench/check.h"
@@ -28,7 +27,7 @@ void check(Shape shape, int64_t window) {
 struct AttentionProblem {
   AttentionProblem(const Shape& shape, int64_t window)
       : tensors(shape, 1),
-        o(shape.time, shape.heads, shape.dim),
+        o(shape),
         lse(shape.time, shape.heads, 1),
         inputs{.q = tensors.q.view(),
                .k = tensors.k.view(),
@@ -58,13 +57,15 @@ void run_backward(Runner& runner, const Shape& shape, int64_t window) {
         AttentionProblem problem(shape, window);
         problem.forward();
         const Tensor d_o = normal(shape, 9);
-        const Tensor d_q(shape.time, shape.heads, shape.dim), d_k = d_q, d_v = d_q;
-        std::vector<float> d_beta(shape.heads);
+        Gradients gradients(shape);
         return runner.time(
             [&] {
               kernels::attention_backward(problem.inputs, {.o = problem.o.view(), .lse = problem.lse.view()},
                                           d_o.view(),
-                                          {.d_q = d_q.view(), .d_k = d_k.view(), .d_v = d_v.view(), .d_beta = d_beta});
+                                          {.d_q = gradients.q.view(),
+                                           .d_k = gradients.k.view(),
+                                           .d_v = gradients.v.view(),
+                                           .d_beta = gradients.beta});
             },
             attention_flops_backward(shape, window));
       });

@@ -189,14 +189,14 @@ OvqInputs make_inputs(const Inputs& inputs, const OvqOptions& options) {
 void check_attention(const Shape& shape, int64_t window) {
   const Inputs tensors(shape, 1);
   const Tensor d_o = normal(shape, 9);
-  const Tensor o(shape.time, shape.heads, shape.dim), lse(shape.time, shape.heads, 1);
+  const Tensor o(shape), lse(shape.time, shape.heads, 1);
   const kernels::AttentionInputs inputs{
       .q = tensors.q.view(), .k = tensors.k.view(), .v = tensors.v.view(), .beta = tensors.beta, .window = window};
   kernels::attention_forward(inputs, {.o = o.view(), .lse = lse.view()});
-  const Tensor d_q(shape.time, shape.heads, shape.dim), d_k = d_q, d_v = d_q;
-  std::vector<float> d_beta(shape.heads);
-  kernels::attention_backward(inputs, {.o = o.view(), .lse = lse.view()}, d_o.view(),
-                              {.d_q = d_q.view(), .d_k = d_k.view(), .d_v = d_v.view(), .d_beta = d_beta});
+  Gradients gradients(shape);
+  kernels::attention_backward(
+      inputs, {.o = o.view(), .lse = lse.view()}, d_o.view(),
+      {.d_q = gradients.q.view(), .d_k = gradients.k.view(), .d_v = gradients.v.view(), .d_beta = gradients.beta});
 
   const auto exact = for_each_head<AttentionTwin<double>>(
       shape.heads, [&](int64_t h) { return AttentionTwin<double>(inputs, d_o.view(), h); });
@@ -205,11 +205,11 @@ void check_attention(const Shape& shape, int64_t window) {
   Comparison of_o("o"), of_q("d_q"), of_k("d_k"), of_v("d_v"), of_beta("d_beta");
   for (int64_t h = 0; h < shape.heads; ++h) {
     of_o.add(o.view(), h, exact[h].forward.o, plain[h].forward.o);
-    of_q.add(d_q.view(), h, exact[h].gradients.d_q, plain[h].gradients.d_q);
-    of_k.add(d_k.view(), h, exact[h].gradients.d_k, plain[h].gradients.d_k);
-    of_v.add(d_v.view(), h, exact[h].gradients.d_v, plain[h].gradients.d_v);
+    of_q.add(gradients.q.view(), h, exact[h].gradients.d_q, plain[h].gradients.d_q);
+    of_k.add(gradients.k.view(), h, exact[h].gradients.d_k, plain[h].gradients.d_k);
+    of_v.add(gradients.v.view(), h, exact[h].gradients.d_v, plain[h].gradients.d_v);
     of_beta.add_magnitude(d_beta_magnitude(inputs.q, h, inputs.beta[h], exact[h].gradients.d_q));
-    of_beta.add(&d_beta[h], &exact[h].gradients.d_beta, &plain[h].gradients.d_beta, 1);
+    of_beta.add(&gradients.beta[h], &exact[h].gradients.d_beta, &plain[h].gradients.d_beta, 1);
   }
   for (const Comparison* comparison : {&of_o, &of_q, &of_k, &of_v, &of_beta}) comparison->require();
 }
@@ -217,15 +217,14 @@ void check_attention(const Shape& shape, int64_t window) {
 void check_ovq(const Shape& shape, const OvqOptions& options) {
   const Inputs tensors(shape, 2);
   const Tensor d_o = normal(shape, 9);
-  const Tensor o(shape.time, shape.heads, shape.dim), lse(shape.time, shape.heads, 1);
+  const Tensor o(shape), lse(shape.time, shape.heads, 1);
   const OvqInputs inputs = make_inputs(tensors, options);
   std::vector<int32_t> assignments(kernels::ovq_assignment_count(inputs));
   kernels::ovq_attention_forward(inputs, {.o = o.view(), .lse = lse.view(), .assignments = assignments});
-  const Tensor d_q(shape.time, shape.heads, shape.dim), d_k = d_q, d_v = d_q;
-  std::vector<float> d_beta(shape.heads);
-  kernels::ovq_attention_backward(inputs, {.o = o.view(), .lse = lse.view(), .assignments = assignments},
-                                  {.d_o = d_o.view()},
-                                  {.d_q = d_q.view(), .d_k = d_k.view(), .d_v = d_v.view(), .d_beta = d_beta});
+  Gradients gradients(shape);
+  kernels::ovq_attention_backward(
+      inputs, {.o = o.view(), .lse = lse.view(), .assignments = assignments}, {.d_o = d_o.view()},
+      {.d_q = gradients.q.view(), .d_k = gradients.k.view(), .d_v = gradients.v.view(), .d_beta = gradients.beta});
 
   require_valid(inputs, assignments);
   const OvqTwins twins(inputs, assignments, d_o.view());
@@ -234,18 +233,18 @@ void check_ovq(const Shape& shape, const OvqOptions& options) {
   for (int64_t h = 0; h < shape.heads; ++h) {
     const auto& exact = twins.exact[h].gradients;
     const auto& plain = twins.plain[h].gradients;
-    of_q.add(d_q.view(), h, exact.d_q[0], plain.d_q[0]);
-    of_k.add(d_k.view(), h, exact.d_k, plain.d_k);
-    of_v.add(d_v.view(), h, exact.d_v, plain.d_v);
+    of_q.add(gradients.q.view(), h, exact.d_q[0], plain.d_q[0]);
+    of_k.add(gradients.k.view(), h, exact.d_k, plain.d_k);
+    of_v.add(gradients.v.view(), h, exact.d_v, plain.d_v);
     of_beta.add_magnitude(d_beta_magnitude(inputs.q, h, inputs.beta[h], exact.d_q[0]));
-    of_beta.add(&d_beta[h], exact.d_beta.data(), plain.d_beta.data(), 1);
+    of_beta.add(&gradients.beta[h], exact.d_beta.data(), plain.d_beta.data(), 1);
   }
   for (const Comparison* comparison : {&of_q, &of_k, &of_v, &of_beta}) comparison->require();
 }
 
 void check_ovq_decode(const Shape& shape, const OvqOptions& options) {
   const Inputs tensors(shape, 3);
-  const Tensor o(shape.time, shape.heads, shape.dim);
+  const Tensor o(shape);
   const OvqInputs inputs = make_inputs(tensors, options);
   kernels::OvqState state({.batch = 1, .kv_heads = shape.heads, .key_dim = shape.dim, .value_dim = shape.dim}, options);
   // A token's assignment is known when its chunk is complete, and is returned with the pending ones before it.
@@ -268,7 +267,7 @@ void check_ovq_decode(const Shape& shape, const OvqOptions& options) {
 
 void check_paper_baseline(const Shape& shape, const OvqOptions& options) {
   const Inputs tensors(shape, 4);
-  const Tensor o(shape.time, shape.heads, shape.dim);
+  const Tensor o(shape);
   const OvqInputs inputs = make_inputs(tensors, options);
   std::vector<int32_t> assignments(kernels::ovq_assignment_count(inputs));
   paper_ovq_forward(inputs, o.view(), assignments);

@@ -26,7 +26,7 @@ const Shape kToken{.heads = 6, .dim = 128, .time = 1};
 OvqState prefilled(const OvqOptions& options) {
   const Shape shape{.heads = kToken.heads, .dim = kToken.dim, .time = options.centroids};
   const Inputs tensors(shape, 5);
-  const Tensor o(shape.time, shape.heads, shape.dim);
+  const Tensor o(shape);
   OvqState state({.batch = 1, .kv_heads = shape.heads, .key_dim = shape.dim, .value_dim = shape.dim}, options);
   kernels::ovq_attention_forward(
       {.q = tensors.q.view(), .k = tensors.k.view(), .v = tensors.v.view(), .beta = tensors.beta, .options = options},
@@ -37,7 +37,7 @@ OvqState prefilled(const OvqOptions& options) {
 // One chunk of every state, token by token in turns; times[position in the chunk][state].
 std::vector<std::vector<double>> decode_chunk(std::span<OvqState> states, const OvqOptions& options, uint64_t seed) {
   const Inputs tensors({.heads = kToken.heads, .dim = kToken.dim, .time = options.chunk}, seed);
-  const Tensor o(1, kToken.heads, kToken.dim);
+  const Tensor o(kToken);
   std::vector<std::vector<double>> times(options.chunk);
   for (int64_t t = 0; t < options.chunk; ++t) {
     const kernels::OvqInputs token{.q = tensors.q.slice(t, 1),

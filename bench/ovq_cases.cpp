@@ -37,7 +37,7 @@ Shape check_shape(Shape shape, const OvqOptions& options) {
 struct OvqProblem {
   OvqProblem(const Shape& shape, const OvqOptions& options)
       : tensors(shape, 1),
-        o(shape.time, shape.heads, shape.dim),
+        o(shape),
         lse(shape.time, shape.heads, 1),
         inputs{.q = tensors.q.view(),
                .k = tensors.k.view(),
@@ -58,17 +58,15 @@ struct OvqProblem {
 
 struct OvqTraining : OvqProblem {
   OvqTraining(const Shape& shape, const OvqOptions& options)
-      : OvqProblem(shape, options), d_o(normal(shape, 9)), d_q(shape.time, shape.heads, shape.dim), d_k(d_q), d_v(d_q) {
-    d_beta.resize(shape.heads);
-  }
+      : OvqProblem(shape, options), d_o(normal(shape, 9)), gradients(shape) {}
   void backward() {
-    kernels::ovq_attention_backward(inputs, {.o = o.view(), .lse = lse.view(), .assignments = assignments},
-                                    {.d_o = d_o.view()},
-                                    {.d_q = d_q.view(), .d_k = d_k.view(), .d_v = d_v.view(), .d_beta = d_beta});
+    kernels::ovq_attention_backward(
+        inputs, {.o = o.view(), .lse = lse.view(), .assignments = assignments}, {.d_o = d_o.view()},
+        {.d_q = gradients.q.view(), .d_k = gradients.k.view(), .d_v = gradients.v.view(), .d_beta = gradients.beta});
   }
 
-  Tensor d_o, d_q, d_k, d_v;
-  std::vector<float> d_beta;
+  Tensor d_o;
+  Gradients gradients;
 };
 
 void run_forward(Runner& runner, const Shape& shape, const OvqOptions& options) {

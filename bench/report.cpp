@@ -52,7 +52,7 @@ std::string join(const Line& line, const std::vector<size_t>& widths) {
 std::string header(const Report& report) {
   const Machine& machine = report.machine;
   std::string text =
-      fmt::format("ovq {} ({}), {}, {} threads on {} cores, {}, compiler {}\n", OVQ_VERSION, machine.commit,
+      fmt::format("ovq {} ({}), {}, threads {} of {} cores, {}, compiler {}\n", OVQ_VERSION, machine.commit,
                   machine.isa, machine.threads, machine.cores, machine.cpu, machine.compiler);
   text +=
       fmt::format("FMA peak {:.1f} GFLOP/s ({}); read bandwidth {:.1f} GB/s ({:.0f} MB; last-level cache {:.0f} MB)\n",
@@ -94,8 +94,11 @@ bool Report::matched() const {
 
 std::vector<std::string> Report::notes() const {
   std::vector<std::string> notes;
-  if (machine.load_average > 0.5 || bystander_cores > 0.05 * machine.cores)
-    notes.push_back("the machine was busy with other work: times are upper bounds");
+  if (machine.load_average > 0.5)
+    notes.push_back(fmt::format("the machine was busy just before: load average {:.2f}", machine.load_average));
+  if (bystander_cores > 0.05 * machine.cores)
+    notes.push_back(
+        fmt::format("the machine was busy with other work ({:.2f} cores): times are upper bounds", bystander_cores));
   if (std::min(fma_peak_before, fma_peak_after) < 0.95 * fma_peak)
     notes.push_back(fmt::format("the FMA peak moved during the run: {:.1f} GFLOP/s before, {:.1f} after",
                                 fma_peak_before * 1e-9, fma_peak_after * 1e-9));

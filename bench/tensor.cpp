@@ -37,7 +37,7 @@ void fill_normal(float* row, int64_t count, uint64_t seed) {
 
 template <class Finish>
 Tensor random_rows(const Shape& shape, uint64_t seed, Finish&& finish) {
-  Tensor tensor(shape.time, shape.heads, shape.dim);
+  Tensor tensor(shape);
   kernels::parallel_for(shape.time, kernels::max_threads(), [&](int64_t t, int) {
     for (int64_t h = 0; h < shape.heads; ++h) {
       float* row = tensor.view().row(0, t, h);

@@ -12,6 +12,7 @@ namespace ovq::bench {
 
 class Tensor {
  public:
+  explicit Tensor(const Shape& shape) : Tensor(shape.time, shape.heads, shape.dim) {}
   Tensor(int64_t time, int64_t heads, int64_t dim)
       : time_(time), heads_(heads), dim_(dim), data_(kernels::Buffer<float>::zeros(time * heads * dim)) {}
 
@@ -36,6 +37,14 @@ Tensor unit_rows(const Shape& shape, uint64_t seed);  // normal, each row scaled
 struct Inputs {
   Inputs(const Shape& shape, uint64_t seed);
   int64_t nbytes() const { return q.nbytes() + k.nbytes() + v.nbytes(); }
+
+  Tensor q, k, v;
+  std::vector<float> beta;
+};
+
+// Where a backward leaves its results.
+struct Gradients {
+  explicit Gradients(const Shape& shape) : q(shape), k(shape), v(shape), beta(shape.heads) {}
 
   Tensor q, k, v;
   std::vector<float> beta;

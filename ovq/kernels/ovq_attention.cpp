@@ -7,7 +7,6 @@
 #include "ovq/kernels/ovq_run.h"
 #include "ovq/kernels/parallel.h"
 #include "ovq/kernels/read_kernels.h"
-#include "ovq/kernels/rotary.h"
 
 namespace ovq::kernels {
 namespace {
@@ -24,13 +23,13 @@ struct ForwardMemory {
 };
 
 // Attention of the `count` tokens just appended, and the search for their nearest centroids, on the team's threads.
-void read_piece(const OvqRun& run, int64_t count, const Rows<float>& o, const Rows<float>& lse, bool search,
+void read_piece(const OvqRun& run, int64_t count, const Rows<float>& o, const Rows<float>& lse,
                 std::span<Workspace> team) {
   const ReadKernels& kernels = read_kernels();
   const Reading reading = run.reading(count);
   const Dictionary& dictionary = run.dictionary();
   const int64_t rows = count * reading.group;
-  const int64_t searched = search && dictionary.size > 0 ? count : 0;
+  const int64_t searched = dictionary.size > 0 ? count : 0;
   // Rows are independent: how they are cut decides nothing but the speed.
   const int64_t wanted = std::min<int64_t>(static_cast<int64_t>(team.size()), (rows + kPanel - 1) / kPanel);
   const int64_t blocks = std::max((rows + kBlockRows - 1) / kBlockRows, wanted);
@@ -56,7 +55,7 @@ void read_piece(const OvqRun& run, int64_t count, const Rows<float>& o, const Ro
 }
 
 void forward_head(const OvqInputs& in, const OvqOutputs& out, const OvqSequence& sequence, int64_t kv_head,
-                  const OvqHead& rows, const float* rotary, std::span<const int32_t> forced, ForwardMemory& memory) {
+                  const OvqHead& rows, const RotaryTable* rotary, std::span<const int32_t> forced, ForwardMemory& memory) {
   OvqRun run(in, sequence, kv_head, rows, rotary);
   const int64_t chunk = in.options.chunk, group = in.q.heads / in.k.heads;
   while (run.position() < run.end()) {
@@ -69,7 +68,7 @@ void forward_head(const OvqInputs& in, const OvqOutputs& out, const OvqSequence&
     if (out.lse.data != nullptr) {
       lse = {out.lse.row(sequence.tokens.batch, first, kv_head * group), out.lse.time_stride, out.lse.head_stride};
     }
-    read_piece(run, count, o, lse, forced.empty(), memory.team);
+    read_piece(run, count, o, lse, memory.team);
     if (!run.advance(count)) continue;
 
     int32_t* assignment = memory.assignment.ensure(chunk);
@@ -115,8 +114,7 @@ void ovq_attention_forward(const OvqInputs& in, const OvqOutputs& out, std::span
     for (int64_t head = 0; head < in.k.heads && !forced.empty(); ++head) check_assignments(kOp, in, sequence, head, forced);
   }
 
-  std::shared_ptr<const Buffer<float>> rotary;
-  if (in.options.rope) rotary = rotary_table(rotary_positions(in, sequences), in.q.dim, in.options.rope_base);
+  const std::shared_ptr<const RotaryTable> rotary = make_rotary(in, sequences);
   const int64_t tasks = static_cast<int64_t>(sequences.size()) * in.k.heads;
   const int threads = max_threads();
   const bool inside = tasks < threads;  // the threads share each head's work
@@ -140,7 +138,7 @@ void ovq_attention_forward(const OvqInputs& in, const OvqOutputs& out, std::span
     ForwardMemory& own = memory[thread];
     const OvqHead rows = sequence.state < 0 ? own.scratch->head(0, 0)
                                             : states[sequence.state].head(in.cu_seqlens.empty() ? sequence.tokens.batch : 0, kv_head);
-    forward_head(in, out, sequence, kv_head, rows, rotary ? rotary->data() : nullptr, forced, own);
+    forward_head(in, out, sequence, kv_head, rows, rotary.get(), forced, own);
   });
   for (size_t i = 0; i < states.size(); ++i) {
     states[i].advance(in.cu_seqlens.empty() ? in.q.time : sequences[i].tokens.length);

@@ -10,7 +10,6 @@
 #include "ovq/kernels/ovq_attention.h"
 #include "ovq/kernels/ovq_run.h"
 #include "ovq/kernels/parallel.h"
-#include "ovq/kernels/rotary.h"
 
 namespace ovq::kernels {
 namespace {
@@ -24,7 +23,7 @@ struct BackwardCall {
   const OvqSaved& saved;
   const OvqOutputGradients& outer;
   const OvqGradients& gradients;
-  const float* rotary;
+  const RotaryTable* rotary;
 };
 
 struct BackwardMemory {
@@ -186,11 +185,9 @@ class HeadBackward {
   // d_k <- d_k + the rotated keys' gradient, rotated back
   void add_rotated_gradients(int64_t window) {
     const int64_t dim = in_.k.dim;
-    const int64_t shift = run_.previous() > 0 ? 0 : in_.options.chunk;
     std::vector<float> unrotated(dim);
     for (int64_t i = 0; i < window; ++i) {
-      rotate(memory_.d_rotated.data() + i * gradient_.key_stride, call_.rotary + (shift + i) * dim, dim, -1.0f,
-             unrotated.data());
+      rotate(memory_.d_rotated.data() + i * gradient_.key_stride, run_.rotary_row(i), dim, -1.0f, unrotated.data());
       float* to = key_gradient(run_.dictionary().size + i);
       for (int64_t j = 0; j < dim; ++j) to[j] += unrotated[j];
     }
@@ -277,9 +274,8 @@ void ovq_attention_backward(const OvqInputs& in, const OvqSaved& saved, const Ov
     for (int64_t head = 0; head < in.k.heads; ++head) check_assignments(kOp, in, sequence, head, saved.assignments);
   }
 
-  std::shared_ptr<const Buffer<float>> rotary;
-  if (in.options.rope) rotary = rotary_table(rotary_positions(in, sequences), in.q.dim, in.options.rope_base);
-  const BackwardCall call = {in, saved, outer, gradients, rotary ? rotary->data() : nullptr};
+  const std::shared_ptr<const RotaryTable> rotary = make_rotary(in, sequences);
+  const BackwardCall call = {in, saved, outer, gradients, rotary.get()};
   const int64_t heads = in.k.heads, group = in.q.heads / heads;
   const int64_t tasks = static_cast<int64_t>(sequences.size()) * heads;
   std::vector<double> d_beta(sequences.size() * in.q.heads, 0.0);

@@ -4,8 +4,6 @@
 #include <cstring>
 #include <limits>
 
-#include "ovq/kernels/rotary.h"
-
 namespace ovq::kernels::detail {
 
 std::vector<OvqSequence> check_ovq(const char* op, const OvqInputs& in, std::span<const OvqState> states) {
@@ -77,14 +75,15 @@ void check_assignments(const char* op, const OvqInputs& in, const OvqSequence& s
   }
 }
 
-int64_t rotary_positions(const OvqInputs& in, const std::vector<OvqSequence>& sequences) {
+std::shared_ptr<const RotaryTable> make_rotary(const OvqInputs& in, const std::vector<OvqSequence>& sequences) {
+  if (!in.options.rope) return nullptr;
   int64_t furthest = 0;
   for (const OvqSequence& sequence : sequences) furthest = std::max(furthest, sequence.position + sequence.tokens.length);
-  return in.options.chunk + std::min(in.options.chunk, furthest);
+  return rotary_table(in.options.chunk, in.q.dim, in.options.rope_base, furthest);
 }
 
 OvqRun::OvqRun(const OvqInputs& inputs, const OvqSequence& sequence, int64_t kv_head, const OvqHead& rows,
-               const float* rotary)
+               const RotaryTable* rotary)
     : inputs_(inputs),
       sequence_(sequence),
       options_(inputs.options),
@@ -93,13 +92,10 @@ OvqRun::OvqRun(const OvqInputs& inputs, const OvqSequence& sequence, int64_t kv_
       dictionary_{rows, sequence.size, inputs.k.dim, inputs.v.dim},
       position_(sequence.position) {}
 
-// rotated[i] for the window's rows first ... first + count - 1: positions 1 ... L in the previous chunk, L + 1 ... 2 L
-// in the current one
+// rotated[i] for the window's rows first ... first + count - 1
 void OvqRun::rotate_window(int64_t first, int64_t count) {
-  const int64_t dim = dictionary_.key_dim;
-  const int64_t shift = previous() > 0 ? 0 : options_.chunk;
   for (int64_t i = first; i < first + count; ++i) {
-    rotate(dictionary_.key(dictionary_.size + i), rotary_ + (shift + i) * dim, dim, 1.0f,
+    rotate(dictionary_.key(dictionary_.size + i), rotary_row(i), dictionary_.key_dim, 1.0f,
            dictionary_.rows.rotated + i * dictionary_.rows.key_stride);
   }
 }
@@ -127,7 +123,7 @@ Reading OvqRun::reading(int64_t count) const {
   reading.key_dim = dictionary_.key_dim;
   reading.value_dim = dictionary_.value_dim;
   reading.beta = inputs_.beta.data() + kv_head_ * reading.group;
-  if (options_.rope) reading.rotary = rotary_ + (options_.chunk + chunk_row()) * dictionary_.key_dim;
+  if (options_.rope) reading.rotary = rotary_->current_row(chunk_row());
   reading.dictionary = {rows.keys,       rows.values,       rows.log_counts,
                         rows.key_stride, rows.value_stride, dictionary_.size};
   reading.window = {options_.rope ? rows.rotated : dictionary_.key(dictionary_.size),

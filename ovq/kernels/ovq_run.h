@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <vector>
 
@@ -11,6 +12,7 @@
 #include "ovq/kernels/ovq_attention.h"
 #include "ovq/kernels/ovq_dictionary.h"
 #include "ovq/kernels/read_kernels.h"
+#include "ovq/kernels/rotary.h"
 
 namespace ovq::kernels::detail {
 
@@ -33,13 +35,13 @@ std::vector<OvqSequence> check_ovq(const char* op, const OvqInputs& inputs, std:
 void check_assignments(const char* op, const OvqInputs& inputs, const OvqSequence& sequence, int64_t kv_head,
                        std::span<const int32_t> assignments);
 
-// Rows of the rotary table that the sequences need.
-int64_t rotary_positions(const OvqInputs& inputs, const std::vector<OvqSequence>& sequences);
+// The rotary table that the sequences need; nothing without rope.
+std::shared_ptr<const RotaryTable> make_rotary(const OvqInputs& inputs, const std::vector<OvqSequence>& sequences);
 
 class OvqRun {
  public:
   OvqRun(const OvqInputs& inputs, const OvqSequence& sequence, int64_t kv_head, const OvqHead& rows,
-         const float* rotary);
+         const RotaryTable* rotary);
 
   int64_t position() const { return position_; }
   int64_t end() const { return sequence_.position + sequence_.tokens.length; }
@@ -48,6 +50,10 @@ class OvqRun {
   int64_t chunk_row() const { return position_ % options_.chunk; }
   // Tokens of the previous chunk that the window holds.
   int64_t previous() const { return options_.rope && chunk() > 0 ? options_.chunk : 0; }
+  // The rotation of row i of the window: positions 1 ... L in the previous chunk, L + 1 ... 2 L in the current one.
+  const float* rotary_row(int64_t i) const {
+    return i < previous() ? rotary_->previous_row(i) : rotary_->current_row(i - previous());
+  }
   // Tokens until the chunk or the sequence ends.
   int64_t piece() const { return std::min(options_.chunk - chunk_row(), end() - position_); }
 
@@ -73,7 +79,7 @@ class OvqRun {
   const OvqSequence& sequence_;
   const OvqOptions& options_;
   int64_t kv_head_;
-  const float* rotary_;
+  const RotaryTable* rotary_;
   Dictionary dictionary_;
   int64_t position_;
 };

@@ -248,8 +248,7 @@ OvqState OvqState::read(std::istream& in) {
     state.position_ = position;
     return state;
   }
-  state.resize(size + std::min((options.rope ? 2 : 1) * options.chunk, position),
-               std::min((options.rope ? 2 : 1) * options.chunk, position));
+  state.resize(size + pending, pending);
   state.position_ = position;
   state.size_ = size;
   for (size_t i = 0; i < heads.size(); ++i) {
@@ -266,12 +265,12 @@ OvqState OvqState::read(std::istream& in) {
     std::copy(from.best_similarity.begin(), from.best_similarity.end(), to.best_similarity);
     std::copy(from.best_centroid.begin(), from.best_centroid.end(), to.best_centroid);
     if (!options.rope) continue;
-    const int64_t chunk = options.chunk, shift = position >= chunk ? 0 : chunk;
-    const auto rotary =
-        detail::rotary_table(chunk + std::min(chunk, position), shape.key_dim, options.rope_base);
+    const auto rotary = detail::rotary_table(options.chunk, shape.key_dim, options.rope_base, position);
+    const int64_t previous = position < options.chunk ? 0 : options.chunk;
     for (int64_t row = 0; row < pending; ++row) {
-      detail::rotate(to.keys + (size + row) * to.key_stride, rotary->data() + (shift + row) * shape.key_dim,
-                     shape.key_dim, 1.0f, to.rotated + row * to.key_stride);
+      const float* angles = row < previous ? rotary->previous_row(row) : rotary->current_row(row - previous);
+      detail::rotate(to.keys + (size + row) * to.key_stride, angles, shape.key_dim, 1.0f,
+                     to.rotated + row * to.key_stride);
     }
   }
   return state;

@@ -8,8 +8,18 @@
 
 namespace ovq::kernels::detail {
 
-// Row p - 1 belongs to position p = 1 ... positions: dim / 2 cosines, then dim / 2 sines. Recently used tables are kept.
-std::shared_ptr<const Buffer<float>> rotary_table(int64_t positions, int64_t dim, float base);
+// Cosines and sines for a window of two chunks of length L: a row per position, dim / 2 cosines, then dim / 2 sines.
+struct RotaryTable {
+  int64_t chunk = 0, dim = 0;
+  Buffer<float> previous;  // positions 1 ... L
+  Buffer<float> current;   // positions L + 1 ... 2 L
+
+  const float* previous_row(int64_t row) const { return previous.data() + row * dim; }
+  const float* current_row(int64_t row) const { return current.data() + row * dim; }
+};
+
+// A table for sequences of up to `tokens` tokens. Recently used ones are kept.
+std::shared_ptr<const RotaryTable> rotary_table(int64_t chunk, int64_t dim, float base, int64_t tokens);
 
 // to <- from rotated by a row of the table; direction -1 rotates back.
 inline void rotate(const float* from, const float* row, int64_t dim, float direction, float* to) {

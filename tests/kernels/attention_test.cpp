@@ -88,7 +88,8 @@ AttentionValues<float> run(const AttentionProblem& problem) {
 
 // Adds rows [count, dim] of one head into a dense [B, T, H, D].
 template <class Scalar>
-void scatter(const reference::Matrix<Scalar>& rows, int64_t first_row, int64_t row_stride, std::vector<Scalar>& values) {
+void scatter(const reference::Matrix<Scalar>& rows, int64_t first_row, int64_t row_stride,
+             std::vector<Scalar>& values) {
   for (int64_t t = 0; t < rows.rows; ++t) {
     reference::add_scaled(&values[(first_row + t * row_stride) * rows.columns], Scalar(1), rows[t], rows.columns);
   }
@@ -121,8 +122,8 @@ AttentionValues<Scalar> expected(const AttentionProblem& problem) {
             c.window,
             c.query_offset};
         const auto forward = reference::attention_forward(head);
-        const auto gradients =
-            reference::attention_backward(head, forward, reference::load<Scalar>(problem.d_o.view(), b, h, first, queries));
+        const auto gradients = reference::attention_backward(
+            head, forward, reference::load<Scalar>(problem.d_o.view(), b, h, first, queries));
         const int64_t query_row = (b * c.queries + first) * c.query_heads + h;
         const int64_t key_row = (b * keys + first) * c.kv_heads + h / group;
         scatter(forward.o, query_row, c.query_heads, values.o);
@@ -151,8 +152,8 @@ void expect_matches(const AttentionCase& c) {
   EXPECT_TRUE(calibrated({.actual = actual.d_k, .plain = plain.d_k, .truth = truth.d_k, .magnitude = beta * product}));
   EXPECT_TRUE(calibrated({.actual = actual.d_v, .plain = plain.d_v, .truth = truth.d_v}));
   const double terms = std::sqrt(static_cast<double>(c.batch * c.queries));
-  EXPECT_TRUE(
-      calibrated({.actual = actual.d_beta, .plain = plain.d_beta, .truth = truth.d_beta, .magnitude = terms * product}));
+  EXPECT_TRUE(calibrated(
+      {.actual = actual.d_beta, .plain = plain.d_beta, .truth = truth.d_beta, .magnitude = terms * product}));
 }
 
 using Attention = OnIsa;
@@ -252,7 +253,8 @@ TEST_P(Attention, PackedIsTheSeparateSequences) {
 }
 
 TEST_P(Attention, BetaOfAnySign) {
-  for (float beta : {0.0f, -0.0f, -3.0f, 1e-30f, -1e-30f}) expect_matches({.queries = 70, .query_heads = 2, .beta = beta});
+  for (float beta : {0.0f, -0.0f, -3.0f, 1e-30f, -1e-30f})
+    expect_matches({.queries = 70, .query_heads = 2, .beta = beta});
 }
 
 TEST_P(Attention, LargeLogits) {

@@ -34,17 +34,15 @@ TEST(Calibrated, NanFails) {
   EXPECT_FALSE(calibrated({.actual = std::vector{1.0f, kNan, 0.5f}, .plain = kPlain, .truth = kTruth}));
   EXPECT_FALSE(calibrated({.actual = kPlain, .plain = std::vector{kNan, -2.0f, 0.5f}, .truth = kTruth}));
   EXPECT_FALSE(calibrated({.actual = kPlain, .plain = kPlain, .truth = std::vector<double>{1.0, -2.0, kNan}}));
-  EXPECT_FALSE(calibrated({.actual = std::vector(3, kNan),
-                           .plain = std::vector(3, kNan),
-                           .truth = std::vector<double>(3, kNan)}));
+  EXPECT_FALSE(calibrated(
+      {.actual = std::vector(3, kNan), .plain = std::vector(3, kNan), .truth = std::vector<double>(3, kNan)}));
 }
 
 TEST(Calibrated, InfinityFails) {
   EXPECT_FALSE(calibrated({.actual = std::vector{kInfinity, -2.0f, 0.5f}, .plain = kPlain, .truth = kTruth}));
   EXPECT_FALSE(calibrated({.actual = kPlain, .plain = std::vector{1.0f, -kInfinity, 0.5f}, .truth = kTruth}));
-  EXPECT_FALSE(calibrated({.actual = std::vector{kInfinity},
-                           .plain = std::vector{kInfinity},
-                           .truth = std::vector<double>{kInfinity}}));
+  EXPECT_FALSE(calibrated(
+      {.actual = std::vector{kInfinity}, .plain = std::vector{kInfinity}, .truth = std::vector<double>{kInfinity}}));
 }
 
 TEST(Calibrated, WrongSizeFails) {

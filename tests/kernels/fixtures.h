@@ -160,7 +160,7 @@ class OnIsa : public testing::TestWithParam<std::string> {
   void TearDown() override { select_isa(""); }
 };
 
-#define OVQ_ON_EVERY_ISA(Fixture)                                                     \
+#define OVQ_ON_EVERY_ISA(Fixture)                                             \
   INSTANTIATE_TEST_SUITE_P(Isa, Fixture, testing::ValuesIn(available_isas()), \
                            [](const auto& info) { return info.param; })
 

@@ -134,7 +134,8 @@ TEST_P(OvqAttentionForward, PackedSequences) {
 
 TEST_P(OvqAttentionForward, DictionaryOfManyTiles) {
   expect_forward_matches({.tokens = 1500, .key_dim = 8, .value_dim = 24, .options = {.chunk = 128, .centroids = 6000}});
-  expect_forward_matches({.tokens = 900, .query_heads = 2, .options = {.chunk = 64, .centroids = 900, .growth = Growth::all}});
+  expect_forward_matches(
+      {.tokens = 900, .query_heads = 2, .options = {.chunk = 64, .centroids = 900, .growth = Growth::all}});
 }
 
 TEST_P(OvqAttentionForward, BetaOfAnySign) {
@@ -179,12 +180,14 @@ TEST_P(OvqAttentionForward, ZeroRowStaysUnderNormalize) {
 // Choices of their own, without the fast path's: exact where no rounding can flip them.
 TEST_P(OvqAttentionForward, ChoicesOnIntegerKeys) {
   for (const NewCentroids new_centroids : {NewCentroids::spread, NewCentroids::random}) {
-    OvqProblem problem({.tokens = 20,
-                        .kv_heads = 1,
-                        .key_dim = 3,
-                        .options = {.chunk = 10, .centroids = 4, .growth = Growth::all, .new_centroids = new_centroids}});
+    OvqProblem problem(
+        {.tokens = 20,
+         .kv_heads = 1,
+         .key_dim = 3,
+         .options = {.chunk = 10, .centroids = 4, .growth = Growth::all, .new_centroids = new_centroids}});
     Random random(3);
-    problem.k.each_row([&](float* row) { std::generate(row, row + 3, [&] { return static_cast<float>(random.below(5)) - 2; }); });
+    problem.k.each_row(
+        [&](float* row) { std::generate(row, row + 3, [&] { return static_cast<float>(random.below(5)) - 2; }); });
     EXPECT_EQ(run_forward(problem.inputs()).assignments, expected_forward<double>(problem.inputs()).assignments);
   }
 }

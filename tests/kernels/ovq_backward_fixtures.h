@@ -63,9 +63,10 @@ inline OvqGradientTensors run_backward(const OvqInputs& inputs, const OvqForward
   }
   for (const StateTensors& tensors : gradients.d_initial) d_initial.push_back(tensors.views<float>());
   for (const StateTensors& tensors : problem.d_final) d_final.push_back(tensors.views<const float>());
-  ovq_attention_backward(inputs, {forward.o.view(), forward.lse.view(), forward.assignments, problem.initial},
-                         {problem.d_o.view(), d_final},
-                         {gradients.d_q.view(), gradients.d_k.view(), gradients.d_v.view(), gradients.d_beta, d_initial});
+  ovq_attention_backward(
+      inputs, {forward.o.view(), forward.lse.view(), forward.assignments, problem.initial},
+      {problem.d_o.view(), d_final},
+      {gradients.d_q.view(), gradients.d_k.view(), gradients.d_v.view(), gradients.d_beta, d_initial});
   for (const Tensor* tensor : {&gradients.d_q, &gradients.d_k, &gradients.d_v}) EXPECT_TRUE(tensor->fences_intact());
   for (const StateTensors& tensors : gradients.d_initial) {
     for (const Tensor* tensor : {&tensors.keys, &tensors.values, &tensors.pending_keys, &tensors.pending_values}) {
@@ -135,7 +136,9 @@ inline OvqBackwardProblem random_gradients(const OvqInputs& inputs, std::vector<
                                            std::span<const OvqState> final_states, Layout layout, uint64_t seed) {
   Random random(seed);
   OvqBackwardProblem problem{
-      std::move(initial), random_tensor({inputs.q.batch, inputs.q.time, inputs.q.heads, inputs.v.dim}, layout, random), {}};
+      std::move(initial),
+      random_tensor({inputs.q.batch, inputs.q.time, inputs.q.heads, inputs.v.dim}, layout, random),
+      {}};
   for (const OvqState& state : final_states) {
     problem.d_final.emplace_back(state.shape(), state.size(), state.pending(), layout);
     problem.d_final.back().fill(random);
@@ -144,29 +147,29 @@ inline OvqBackwardProblem random_gradients(const OvqInputs& inputs, std::vector<
 }
 
 inline void expect_gradients_match(const OvqInputs& inputs, const OvqGradientTensors& actual,
-                                   const OvqExpectedGradients<float>& plain, const OvqExpectedGradients<double>& truth) {
+                                   const OvqExpectedGradients<float>& plain,
+                                   const OvqExpectedGradients<double>& truth) {
   double beta = 0;
   for (float b : inputs.beta) beta = std::max(beta, std::abs(static_cast<double>(b)));
   const double product = 4 * std::sqrt(static_cast<double>(inputs.v.dim));  // do . v
   const double terms = std::sqrt(static_cast<double>(inputs.q.batch * inputs.q.time));
-  EXPECT_TRUE(calibrated(
-      {.actual = actual.d_q.values(), .plain = plain.d_q, .truth = truth.d_q, .magnitude = beta * product}))
+  EXPECT_TRUE(
+      calibrated({.actual = actual.d_q.values(), .plain = plain.d_q, .truth = truth.d_q, .magnitude = beta * product}))
       << "d_q";
-  EXPECT_TRUE(calibrated(
-      {.actual = actual.d_k.values(), .plain = plain.d_k, .truth = truth.d_k, .magnitude = beta * product}))
+  EXPECT_TRUE(
+      calibrated({.actual = actual.d_k.values(), .plain = plain.d_k, .truth = truth.d_k, .magnitude = beta * product}))
       << "d_k";
   EXPECT_TRUE(calibrated({.actual = actual.d_v.values(), .plain = plain.d_v, .truth = truth.d_v, .magnitude = 1}))
       << "d_v";
-  EXPECT_TRUE(calibrated(
-      {.actual = actual.d_beta, .plain = plain.d_beta, .truth = truth.d_beta, .magnitude = terms * product}))
+  EXPECT_TRUE(
+      calibrated({.actual = actual.d_beta, .plain = plain.d_beta, .truth = truth.d_beta, .magnitude = terms * product}))
       << "d_beta";
   for (size_t s = 0; s < actual.d_initial.size(); ++s) {
     SCOPED_TRACE(testing::Message() << "state " << s);
     const StateTensors& a = actual.d_initial[s];
     const StateValues<float>& p = plain.d_initial[s];
     const StateValues<double>& t = truth.d_initial[s];
-    EXPECT_TRUE(
-        calibrated({.actual = a.keys.values(), .plain = p.keys, .truth = t.keys, .magnitude = beta * product}));
+    EXPECT_TRUE(calibrated({.actual = a.keys.values(), .plain = p.keys, .truth = t.keys, .magnitude = beta * product}));
     EXPECT_TRUE(calibrated({.actual = a.values.values(), .plain = p.values, .truth = t.values, .magnitude = 1}));
     EXPECT_TRUE(calibrated({.actual = a.pending_keys.values(),
                             .plain = p.pending_keys,

@@ -108,7 +108,8 @@ TEST_P(OvqBackward, PackedSequences) {
 }
 
 TEST_P(OvqBackward, DictionaryOfManyTiles) {
-  expect_backward_matches({.tokens = 1000, .key_dim = 8, .value_dim = 24, .options = {.chunk = 128, .centroids = 3000}});
+  expect_backward_matches(
+      {.tokens = 1000, .key_dim = 8, .value_dim = 24, .options = {.chunk = 128, .centroids = 3000}});
 }
 
 TEST_P(OvqBackward, BetaOfAnySign) {
@@ -148,9 +149,10 @@ TEST_P(OvqBackward, AbsentStateGradientsAreZeroOrNotWanted) {
   }
   const OvqGradientTensors expected = run_backward(inputs, forward, backward);
 
-  const std::vector<OvqStateGradients<const float>> d_final{
-      {.keys = {}, .values = backward.d_final[0].values.view(), .pending_keys = backward.d_final[0].pending_keys.view(),
-       .pending_values = {}}};
+  const std::vector<OvqStateGradients<const float>> d_final{{.keys = {},
+                                                             .values = backward.d_final[0].values.view(),
+                                                             .pending_keys = backward.d_final[0].pending_keys.view(),
+                                                             .pending_values = {}}};
   const Tensor d_q({1, 40, 1, 16}), d_k({1, 40, 1, 16}), d_v({1, 40, 1, 16}), d_values({1, initial[0].size(), 1, 16});
   std::vector<float> d_beta(1);
   const std::vector<OvqStateGradients<float>> d_initial{
@@ -162,7 +164,8 @@ TEST_P(OvqBackward, AbsentStateGradientsAreZeroOrNotWanted) {
   EXPECT_TRUE(same_bits(d_k.values(), expected.d_k.values()));
   EXPECT_TRUE(same_bits(d_v.values(), expected.d_v.values()));
   EXPECT_TRUE(same_bits(d_values.values(), expected.d_initial[0].values.values()));
-  ovq_attention_backward(inputs, saved, {backward.d_o.view(), d_final}, {d_q.view(), d_k.view(), d_v.view(), d_beta, {}});
+  ovq_attention_backward(inputs, saved, {backward.d_o.view(), d_final},
+                         {d_q.view(), d_k.view(), d_v.view(), d_beta, {}});
   EXPECT_TRUE(same_bits(d_k.values(), expected.d_k.values()));
 }
 

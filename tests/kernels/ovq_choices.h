@@ -1,5 +1,5 @@
-// Whether assignments are what the write of a chunk prescribes: exactly in their form, within a tolerance in how similar
-// the chosen centroids are.
+// Whether assignments are what the write of a chunk prescribes: exactly in their form, within a tolerance in how
+// similar the chosen centroids are.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -27,7 +27,8 @@ inline testing::AssertionResult valid_assignments(const OvqInputs& inputs, std::
     const int64_t length = sequence.pending() + sequence.tokens;
     const int64_t first = sequence.state ? sequence.state->position() - sequence.pending() : 0;
     const int64_t position = first + length;
-    const int64_t written = options.rope ? std::max<int64_t>(position / chunk - 1, 0) * chunk : position / chunk * chunk;
+    const int64_t written =
+        options.rope ? std::max<int64_t>(position / chunk - 1, 0) * chunk : position / chunk * chunk;
     for (int64_t h = 0; h < kv_heads; ++h) {
       const auto at = [&](int64_t t) { return assignments[sequence.assignments_first + t * kv_heads + h]; };
       int64_t size = sequence.state ? sequence.state->size() : 0;
@@ -51,8 +52,8 @@ inline testing::AssertionResult valid_assignments(const OvqInputs& inputs, std::
       }
       for (; t < length; ++t) {
         if (at(t) != kUnassigned) {
-          return testing::AssertionFailure() << "token " << t << ", head " << h << ": assignment " << at(t)
-                                             << "; its chunk is not written yet";
+          return testing::AssertionFailure()
+                 << "token " << t << ", head " << h << ": assignment " << at(t) << "; its chunk is not written yet";
         }
       }
     }
@@ -60,7 +61,8 @@ inline testing::AssertionResult valid_assignments(const OvqInputs& inputs, std::
   return testing::AssertionSuccess();
 }
 
-// Replays the traversal with the founders given: at each step one of them must be as far from the chosen ones as any key.
+// Replays the traversal with the founders given: at each step one of them must be as far from the chosen ones as any
+// key.
 inline testing::AssertionResult farthest_first_within(const reference::Matrix<double>& keys,
                                                       const std::vector<int64_t>& founders, double tolerance) {
   if (founders.empty() || founders[0] != 0) return testing::AssertionFailure() << "key 0 is not a founder";
@@ -114,8 +116,8 @@ inline testing::AssertionResult optimal_chunk(const reference::OvqDictionary<dou
     for (int64_t t : others) limit = std::min(limit, best(t));
     for (int64_t t : founders) {
       if (!(best(t) <= limit + tolerance)) {
-        return testing::AssertionFailure() << "founder " << t << " has similarity " << best(t) << "; another key has "
-                                           << limit;
+        return testing::AssertionFailure()
+               << "founder " << t << " has similarity " << best(t) << "; another key has " << limit;
       }
     }
   }
@@ -142,17 +144,18 @@ inline testing::AssertionResult optimal_choices(const OvqInputs& inputs, std::sp
   for (const Sequence& sequence : sequences_of(inputs, states)) {
     for (int64_t h = 0; h < inputs.k.heads; ++h, ++i) {
       const reference::OvqTokens<double> tokens(
-          reference::load_head<double>(inputs, sequence.batch, h, sequence.first, sequence.tokens), expected.initial[i]);
+          reference::load_head<double>(inputs, sequence.batch, h, sequence.first, sequence.tokens),
+          expected.initial[i]);
       const reference::OvqHeadResult<double>& result = expected.results[i];
       for (size_t c = 0; c < result.dictionaries.size(); ++c) {
         const int64_t written = tokens.written_chunk(static_cast<int64_t>(c) * inputs.options.chunk);
         if (written < 0) continue;
-        const auto choice = optimal_chunk(result.dictionaries[c], tokens.chunk(written),
-                                          std::span(result.assignments).subspan(written, inputs.options.chunk),
-                                          inputs.options);
+        const auto choice =
+            optimal_chunk(result.dictionaries[c], tokens.chunk(written),
+                          std::span(result.assignments).subspan(written, inputs.options.chunk), inputs.options);
         if (!choice) {
-          return testing::AssertionFailure() << "head " << h << ", chunk of token " << written << ": "
-                                             << choice.message();
+          return testing::AssertionFailure()
+                 << "head " << h << ", chunk of token " << written << ": " << choice.message();
         }
       }
     }

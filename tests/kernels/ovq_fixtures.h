@@ -90,7 +90,8 @@ struct OvqProblem {
     const View<float> view = k.view();
     for (int64_t b = 0; b < view.batch; ++b) {
       for (int64_t t = 3; t < view.time; ++t) {
-        for (int64_t h = 0; h < view.heads; ++h) std::copy_n(view.row(b, random.below(3), h), view.dim, view.row(b, t, h));
+        for (int64_t h = 0; h < view.heads; ++h)
+          std::copy_n(view.row(b, random.below(3), h), view.dim, view.row(b, t, h));
       }
     }
   }
@@ -176,8 +177,7 @@ OvqExpected<Scalar> expected_forward(const OvqInputs& inputs, std::span<const Ov
       }
       for (int64_t g = 0; g < group; ++g) {
         for (int64_t t = 0; t < sequence.tokens; ++t) {
-          const int64_t row =
-              (sequence.batch * inputs.q.time + sequence.first + t) * inputs.q.heads + h * group + g;
+          const int64_t row = (sequence.batch * inputs.q.time + sequence.first + t) * inputs.q.heads + h * group + g;
           std::copy_n(result.o[g][t], dim, expected.o.begin() + row * dim);
           expected.lse[row] = result.lse[g][t];
         }
@@ -187,7 +187,8 @@ OvqExpected<Scalar> expected_forward(const OvqInputs& inputs, std::span<const Ov
   return expected;
 }
 
-// What a state holds, or gradients of it: [B, n, Hkv, dk], [B, n, Hkv, dv], [B, pending, Hkv, dk], [B, pending, Hkv, dv].
+// What a state holds, or gradients of it: [B, n, Hkv, dk], [B, n, Hkv, dv], [B, pending, Hkv, dk], [B, pending, Hkv,
+// dv].
 template <class Scalar>
 struct StateValues {
   std::vector<Scalar> keys, values, pending_keys, pending_values;

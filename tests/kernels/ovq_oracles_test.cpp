@@ -28,7 +28,8 @@ std::vector<Scalar> plain_attention(const OvqInputs& inputs, View<const float> k
   for (int64_t h = 0; h < inputs.q.heads; ++h) {
     const int64_t kv_head = h / (inputs.q.heads / inputs.k.heads);
     const auto result = reference::attention_forward(reference::AttentionHead<Scalar>{
-        reference::load<Scalar>(inputs.q, 0, h, 0, inputs.q.time), reference::load<Scalar>(keys, 0, kv_head, 0, keys.time),
+        reference::load<Scalar>(inputs.q, 0, h, 0, inputs.q.time),
+        reference::load<Scalar>(keys, 0, kv_head, 0, keys.time),
         reference::load<Scalar>(values, 0, kv_head, 0, keys.time), inputs.beta[h], 0, keys.time - inputs.q.time});
     for (int64_t t = 0; t < inputs.q.time; ++t) {
       std::copy_n(result.o[t], inputs.v.dim, o.begin() + (t * inputs.q.heads + h) * inputs.v.dim);
@@ -71,11 +72,11 @@ TEST_P(OvqOracles, CountsAreRepetitions) {
 
 TEST_P(OvqOracles, EveryKeyACentroidIsCausalAttention) {
   for (int64_t tokens : {1, 17, 33, 129, 300}) {
-    for (const OvqOptions& options : {OvqOptions{.chunk = 16, .centroids = 2 * tokens * tokens},
-                                      OvqOptions{.chunk = 16, .centroids = int64_t{1} << 40},
-                                      OvqOptions{.chunk = 16, .centroids = tokens, .growth = Growth::all},
-                                      OvqOptions{.chunk = tokens, .centroids = 3},
-                                      OvqOptions{.chunk = 1000, .centroids = 3}}) {
+    for (const OvqOptions& options :
+         {OvqOptions{.chunk = 16, .centroids = 2 * tokens * tokens},
+          OvqOptions{.chunk = 16, .centroids = int64_t{1} << 40},
+          OvqOptions{.chunk = 16, .centroids = tokens, .growth = Growth::all},
+          OvqOptions{.chunk = tokens, .centroids = 3}, OvqOptions{.chunk = 1000, .centroids = 3}}) {
       const OvqCase c{
           .tokens = tokens, .query_heads = 4, .kv_heads = 2, .key_dim = 24, .value_dim = 40, .options = options};
       SCOPED_TRACE(testing::Message() << c);
@@ -128,7 +129,8 @@ TEST_P(OvqOracles, FutureNeverChangesThePast) {
         OvqProblem poisoned = clean;
         for (int64_t t = from; t < 140; ++t) {
           for (int64_t h = 0; h < 2; ++h) {
-            for (Tensor* tensor : {&poisoned.q, &poisoned.k, &poisoned.v}) std::fill_n(tensor->row(0, t, h), 16, poison);
+            for (Tensor* tensor : {&poisoned.q, &poisoned.k, &poisoned.v})
+              std::fill_n(tensor->row(0, t, h), 16, poison);
           }
         }
         const OvqForward actual = run_forward(poisoned.inputs());
@@ -136,7 +138,8 @@ TEST_P(OvqOracles, FutureNeverChangesThePast) {
             << "from " << from << " with " << poison;
         EXPECT_TRUE(same_bits(dense(actual.lse.slice(0, from)), dense(expected.lse.slice(0, from))));
         const int64_t written = std::max<int64_t>(from / 32 - (options.rope ? 1 : 0), 0) * 32 * 2;
-        EXPECT_TRUE(same_bits(std::span(actual.assignments).first(written), std::span(expected.assignments).first(written)));
+        EXPECT_TRUE(
+            same_bits(std::span(actual.assignments).first(written), std::span(expected.assignments).first(written)));
       }
     }
   }

@@ -157,11 +157,8 @@ TEST_P(OvqStreaming, PackedIsTheSeparateSequences) {
   for (const OvqOptions& options : option_variants(16, 24)) {
     SCOPED_TRACE(testing::Message() << OvqCase{.options = options});
     const std::vector<int64_t> cu_seqlens{0, 33, 33, 34, 100, 148};
-    const OvqProblem problem({.tokens = 148,
-                              .query_heads = 2,
-                              .options = options,
-                              .layout = Layout::transposed,
-                              .cu_seqlens = cu_seqlens});
+    const OvqProblem problem(
+        {.tokens = 148, .query_heads = 2, .options = options, .layout = Layout::transposed, .cu_seqlens = cu_seqlens});
     std::vector<OvqState> states = problem.states();
     const OvqForward packed = run_forward(problem.inputs(), states);
     int64_t assignment = 0;

@@ -51,7 +51,9 @@ OvqHeadInputs<double> piece(const OvqHeadInputs<double>& inputs, int64_t first, 
   return part;
 }
 
-double inner(const Matrix<double>& a, const Matrix<double>& b) { return dot(a.data.data(), b.data.data(), a.data.size()); }
+double inner(const Matrix<double>& a, const Matrix<double>& b) {
+  return dot(a.data.data(), b.data.data(), a.data.size());
+}
 
 // d/dx of `objective` at each element of `x`, by differences of fourth order.
 template <class Objective>
@@ -74,8 +76,8 @@ std::vector<double> central_differences(std::vector<double>& x, Objective&& obje
 TEST(ReferenceAttention, GradientsAreCentralDifferences) {
   for (int64_t window : {0, 4}) {
     Random random(5);
-    AttentionHead<double> head{random_matrix(9, 4, random), random_matrix(12, 4, random), random_matrix(12, 3, random),
-                               0.8, window, 2};
+    AttentionHead<double> head{
+        random_matrix(9, 4, random), random_matrix(12, 4, random), random_matrix(12, 3, random), 0.8, window, 2};
     const Matrix<double> d_o = random_matrix(9, 3, random);
     const auto objective = [&] { return inner(attention_forward(head).o, d_o); };
     const auto gradients = attention_backward(head, attention_forward(head), d_o);
@@ -106,8 +108,8 @@ void expect_gradients_match(const OvqOptions& options, int64_t earlier_tokens, i
 
   const auto objective = [&] {
     const OvqHeadResult<double> result = ovq_attention_forward(inputs, initial, forward.assignments);
-    return inner(result.o[0], d_o[0]) + inner(result.o[1], d_o[1]) +
-           inner(result.state.dictionary.keys, d_final.keys) + inner(result.state.dictionary.values, d_final.values) +
+    return inner(result.o[0], d_o[0]) + inner(result.o[1], d_o[1]) + inner(result.state.dictionary.keys, d_final.keys) +
+           inner(result.state.dictionary.values, d_final.values) +
            inner(result.state.pending_keys, d_final.pending_keys) +
            inner(result.state.pending_values, d_final.pending_values);
   };
@@ -140,8 +142,8 @@ TEST(ReferenceOvqAttention, CountsAreRepetitions) {
   for (size_t c = 0; c < result.dictionaries.size(); ++c) {
     const OvqDictionary<double>& dictionary = result.dictionaries[c];
     const int64_t first = static_cast<int64_t>(c) * 8, count = std::min<int64_t>(8, 45 - first);
-    AttentionHead<double> head{inputs.q[0].slice(first, count), Matrix<double>(0, 6), Matrix<double>(0, 3),
-                               inputs.beta[0], 0, first};
+    AttentionHead<double> head{
+        inputs.q[0].slice(first, count), Matrix<double>(0, 6), Matrix<double>(0, 3), inputs.beta[0], 0, first};
     for (int64_t n = 0; n < dictionary.size(); ++n) {
       for (int64_t i = 0; i < dictionary.counts[n]; ++i) {
         head.k.append(dictionary.keys[n]);
@@ -158,11 +160,10 @@ TEST(ReferenceOvqAttention, CountsAreRepetitions) {
 
 TEST(ReferenceOvqAttention, EveryKeyACentroidIsCausalAttention) {
   const int64_t tokens = 40;
-  for (const OvqOptions& options : {OvqOptions{.chunk = 8, .centroids = 2 * tokens * tokens},
-                                    OvqOptions{.chunk = 8, .centroids = int64_t{1} << 60},
-                                    OvqOptions{.chunk = 8, .centroids = tokens, .growth = Growth::all},
-                                    OvqOptions{.chunk = tokens, .centroids = 3},
-                                    OvqOptions{.chunk = 100, .centroids = 3}}) {
+  for (const OvqOptions& options :
+       {OvqOptions{.chunk = 8, .centroids = 2 * tokens * tokens}, OvqOptions{.chunk = 8, .centroids = int64_t{1} << 60},
+        OvqOptions{.chunk = 8, .centroids = tokens, .growth = Growth::all}, OvqOptions{.chunk = tokens, .centroids = 3},
+        OvqOptions{.chunk = 100, .centroids = 3}}) {
     Random random(3);
     const OvqHeadInputs<double> inputs = random_head(options, tokens, random);
     const OvqHeadResult<double> result = ovq_attention_forward(inputs, empty_state<double>(6, 3));
@@ -262,7 +263,8 @@ TEST(ReferenceOvqAttention, DictionaryLagsOneChunkWithRope) {
   const OvqHeadInputs<double> inputs = random_head({.chunk = 8, .centroids = 100, .rope = true}, 50, random);
   const OvqHeadResult<double> result = ovq_attention_forward(inputs, empty_state<double>(6, 3));
   for (int64_t c = 0; c < 7; ++c) {
-    EXPECT_EQ(result.dictionaries[c].size(), c < 2 ? 0 : target_centroids(inputs.options, (c - 1) * 8)) << "chunk " << c;
+    EXPECT_EQ(result.dictionaries[c].size(), c < 2 ? 0 : target_centroids(inputs.options, (c - 1) * 8))
+        << "chunk " << c;
   }
   EXPECT_EQ(result.state.pending_keys.rows, 10);
 }

@@ -141,8 +141,8 @@ class OvqTokens {
     return begin - options_.chunk >= 0 ? begin - options_.chunk : -1;
   }
   OvqChunk<Scalar> chunk(int64_t begin) const {
-    return {keys.slice(begin, options_.chunk), values.slice(begin, options_.chunk), first_chunk + begin / options_.chunk,
-            head_};
+    return {keys.slice(begin, options_.chunk), values.slice(begin, options_.chunk),
+            first_chunk + begin / options_.chunk, head_};
   }
 
   // A row of `token`, key or query, as it takes part in the window of the chunk that begins with `begin`.
@@ -298,9 +298,8 @@ OvqHeadGradients<Scalar> ovq_attention_backward(const OvqHeadInputs<Scalar>& inp
     const int64_t begin = c * inputs.options.chunk;
     if (const int64_t written = tokens.written_chunk(begin); written >= 0) {
       const auto first = forward.assignments.begin() + written;
-      const OvqRowGradients<Scalar> d_chunk =
-          write_chunk_backward(dictionary, tokens.chunk(written), {first, first + inputs.options.chunk},
-                               inputs.options, d_dictionary);
+      const OvqRowGradients<Scalar> d_chunk = write_chunk_backward(
+          dictionary, tokens.chunk(written), {first, first + inputs.options.chunk}, inputs.options, d_dictionary);
       add_rows(d_tokens.keys, written, d_chunk.keys);
       add_rows(d_tokens.values, written, d_chunk.values);
     }

@@ -2,8 +2,8 @@
 //
 //   n_new = clamp(target(t) - n, 0, L)
 //   a_t = argmax_n k_t . D_k[n], or t founds a centroid
-//   counts' = counts + m,   D'[n] = D[n] + rate[n] sum_{t: a_t = n} (x_t - D[n]),   rate[n] = 1 / counts'[n] or a constant
-//   normalize: D_k''[n] = D_k'[n] / |D_k'[n]|
+//   counts' = counts + m,   D'[n] = D[n] + rate[n] sum_{t: a_t = n} (x_t - D[n]),   rate[n] = 1 / counts'[n] or a
+//   constant normalize: D_k''[n] = D_k'[n] / |D_k'[n]|
 //
 //   g'[n] = (g''[n] - y (y . g''[n])) / |D_k'[n]| with y = D_k''[n]
 //   g[n] = (1 - m rate[n]) g'[n],   dx_t = rate[n] g'[n] for the members, g[n] for the founder

@@ -73,13 +73,26 @@ HWY_INLINE auto visible(const TileRange& range, int64_t key, int x) {
                  hn::Le(index, hn::Load(d, range.last + x * kLanes)));
 }
 
+// Whether the values of the keys [begin, end) have neither inf nor NaN.
+HWY_INLINE bool all_finite(const float* values, int64_t stride, int64_t begin, int64_t end, int64_t dim) {
+  const PanelTag d;
+  PanelVector sum = hn::Zero(d);
+  float tail = 0.0f;
+  const int64_t whole = dim / kLanes * kLanes;
+  for (int64_t key = begin; key < end; ++key) {
+    const float* row = values + key * stride;
+    for (int64_t i = 0; i < whole; i += kLanes) sum = hn::MulAdd(hn::LoadU(d, row + i), hn::Zero(d), sum);
+    for (int64_t i = whole; i < dim; ++i) tail += row[i] * 0.0f;
+  }
+  return tail == 0.0f && hn::AllTrue(d, hn::Eq(sum, hn::Zero(d)));
+}
+
 // multiply_add over keys of which a row takes only those it may see: p is zero for the others, but their value may be NaN.
 template <int R>
 HWY_INLINE void multiply_add_visible(const float* HWY_RESTRICT p, const float* HWY_RESTRICT values, int64_t stride,
-                                     const TileRange& range, int64_t begin, int64_t end,
-                                     PanelVector (&acc)[R][kVectors]) {
+                                     const TileRange& range, PanelVector (&acc)[R][kVectors]) {
   const PanelTag d;
-  for (int64_t key = begin; key < end; ++key) {
+  for (int64_t key = range.begin; key < range.end; ++key) {
     for (int x = 0; x < kVectors; ++x) {
       const auto mask = visible(range, key, x);
       const PanelVector a = hn::Load(d, p + key * kPanel + x * kLanes);
@@ -179,17 +192,18 @@ HWY_INLINE void accumulate_values(const ForwardPanel& panel, const KeyRun& keys,
                                   int64_t dim, const float* HWY_RESTRICT p, const PanelVector (&rescale)[kVectors]) {
   const PanelTag d;
   const float* values = keys.values + tile * keys.value_stride;
+  // Hidden keys have p = 0, which hides their values too, unless those are inf or NaN.
+  const bool selective = range.masked() && !(all_finite(values, keys.value_stride, range.begin, range.full_begin, dim) &&
+                                             all_finite(values, keys.value_stride, range.full_end, range.end, dim));
   for_row_runs(dim, [&](auto run, int64_t column) HWY_ATTR {
     constexpr int R = run;
     PanelVector acc[R][kVectors];
     set_zero(acc);
-    if (range.begin < range.full_begin) {
-      multiply_add_visible(p, values + column, keys.value_stride, range, range.begin, range.full_begin, acc);
-    }
-    multiply_add(p + range.full_begin * kPanel, values + range.full_begin * keys.value_stride + column, 1,
-                 keys.value_stride, range.full_end - range.full_begin, acc);
-    if (range.full_end < range.end) {
-      multiply_add_visible(p, values + column, keys.value_stride, range, range.full_end, range.end, acc);
+    if (selective) {
+      multiply_add_visible(p, values + column, keys.value_stride, range, acc);
+    } else {
+      multiply_add(p + range.begin * kPanel, values + range.begin * keys.value_stride + column, 1, keys.value_stride,
+                   range.end - range.begin, acc);
     }
 #pragma GCC unroll 8
     for (int r = 0; r < R; ++r) {

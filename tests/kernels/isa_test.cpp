@@ -1,0 +1,113 @@
+// Which instruction set runs: by select_isa, and by OVQ_ISA in a process of its own.
+#include "ovq/kernels/isa.h"
+
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <iostream>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+
+#include "tests/kernels/compare.h"
+#include "tests/kernels/fixtures.h"
+#include "tests/kernels/ovq_fixtures.h"
+
+namespace ovq::kernels::test {
+namespace {
+
+std::string program;  // the path of this test
+
+TEST(Isa, BestIsTheDefault) {
+  ASSERT_FALSE(available_isas().empty());
+  select_isa("");
+  EXPECT_EQ(isa(), available_isas().front());
+}
+
+TEST(Isa, NamesAreDistinct) {
+  std::vector<std::string> names = available_isas();
+  std::sort(names.begin(), names.end());
+  EXPECT_EQ(std::unique(names.begin(), names.end()), names.end());
+}
+
+TEST(Isa, EachCanBeSelected) {
+  for (const std::string& name : available_isas()) {
+    select_isa(name);
+    EXPECT_EQ(isa(), name);
+    EXPECT_TRUE(throws_naming<std::invalid_argument>("ABACUS", [] { select_isa("ABACUS"); }));
+    EXPECT_EQ(isa(), name);
+  }
+  select_isa("");
+}
+
+TEST(Isa, SelectedOneRuns) {
+  const OvqProblem problem({.tokens = 60, .key_dim = 64, .value_dim = 64, .options = {.chunk = 16, .centroids = 20}});
+  std::vector<std::vector<float>> outputs;
+  for (const std::string& name : available_isas()) {
+    select_isa(name);
+    const OvqForward forward = run_forward(problem.inputs());
+    outputs.push_back(forward.o.values());
+    EXPECT_TRUE(calibrated({.actual = outputs.back(),
+                            .plain = expected_forward<float>(problem.inputs(), {}, forward.assignments).o,
+                            .truth = expected_forward<double>(problem.inputs(), {}, forward.assignments).o}));
+    select_isa("");
+  }
+  // With fused multiply-add and without, rounding differs somewhere.
+  if (outputs.size() > 1) {
+    EXPECT_FALSE(same_bits(outputs.front(), outputs.back()));
+  }
+}
+
+struct ChildOutput {
+  int exit_code = -1;
+  std::string text;
+};
+
+ChildOutput run_child(const std::string& environment) {
+  const std::string command = environment + " '" + program + "' --print-isa 2>&1";
+  ChildOutput output;
+  FILE* pipe = popen(command.c_str(), "r");
+  if (pipe == nullptr) return output;
+  char buffer[256];
+  while (std::fgets(buffer, sizeof(buffer), pipe) != nullptr) output.text += buffer;
+  const int status = pclose(pipe);
+  if (WIFEXITED(status)) output.exit_code = WEXITSTATUS(status);
+  return output;
+}
+
+TEST(Isa, EnvironmentForcesOne) {
+  for (const std::string& name : available_isas()) {
+    const ChildOutput child = run_child("OVQ_ISA=" + name);
+    EXPECT_EQ(child.exit_code, 0);
+    EXPECT_EQ(child.text, name + "\n");
+  }
+  const ChildOutput automatic = run_child("env -u OVQ_ISA");
+  EXPECT_EQ(automatic.text, available_isas().front() + "\n");
+}
+
+TEST(Isa, UnknownNameInTheEnvironmentIsAnError) {
+  const ChildOutput child = run_child("OVQ_ISA=ABACUS");
+  EXPECT_EQ(child.exit_code, 1);
+  EXPECT_NE(child.text.find("ABACUS"), std::string::npos) << child.text;
+}
+
+}  // namespace
+}  // namespace ovq::kernels::test
+
+int main(int argc, char** argv) {
+  if (argc == 2 && std::string_view(argv[1]) == "--print-isa") {
+    try {
+      std::cout << ovq::kernels::isa() << "\n";
+      return 0;
+    } catch (const std::invalid_argument& error) {
+      std::cout << error.what() << "\n";
+      return 1;
+    }
+  }
+  testing::InitGoogleTest(&argc, argv);
+  ovq::kernels::test::program = argv[0];
+  return RUN_ALL_TESTS();
+}
