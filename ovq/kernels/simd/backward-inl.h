@@ -58,13 +58,13 @@ struct PackedBlock {
 };
 
 // columns[:, row, :] <- factor * from
-HWY_INLINE void pack_columns(const float* HWY_RESTRICT from, int64_t dim, float factor, int64_t row, int64_t rows,
+HWY_NOINLINE void pack_columns(const float* HWY_RESTRICT from, int64_t dim, float factor, int64_t row, int64_t rows,
                              float* HWY_RESTRICT columns) {
   for (int64_t i = 0; i < dim; ++i) columns[(i / kPanel * rows + row) * kPanel + i % kPanel] = factor * from[i];
 }
 
 // delta[lane] <- o . d_o
-HWY_INLINE void pack_delta(const float* o_panel, const float* d_o_panel, int64_t dim, float* delta) {
+HWY_NOINLINE void pack_delta(const float* o_panel, const float* d_o_panel, int64_t dim, float* delta) {
   const PanelTag d;
   for (int x = 0; x < kVectors; ++x) {
     PanelVector sum = hn::Zero(d);
@@ -76,7 +76,7 @@ HWY_INLINE void pack_delta(const float* o_panel, const float* d_o_panel, int64_t
   }
 }
 
-HWY_INLINE void backward_pack(const BackwardBlock& block, Workspace& shared) {
+HWY_NOINLINE void backward_pack(const BackwardBlock& block, Workspace& shared) {
   const Reading& reading = *block.reading;
   const int64_t key_dim = reading.key_dim, value_dim = reading.value_dim;
   const PackedBlock packed(block, shared.packed.ensure(PackedBlock::floats(reading)));
@@ -117,7 +117,7 @@ HWY_INLINE void backward_pack(const BackwardBlock& block, Workspace& shared) {
 }
 
 // P and dS of one panel and the keys of a tile; zero where a row may not see the key
-HWY_INLINE void probabilities(const Reading& reading, const PackedBlock& packed, int64_t panel, const KeyRun& keys,
+HWY_NOINLINE void probabilities(const Reading& reading, const PackedBlock& packed, int64_t panel, const KeyRun& keys,
                               int64_t tile, const TileRange& range, float* HWY_RESTRICT p, float* HWY_RESTRICT ds) {
   const PanelTag d;
   const float* q = packed.q + panel * reading.key_dim * kPanel;
@@ -167,7 +167,7 @@ HWY_INLINE void probabilities(const Reading& reading, const PackedBlock& packed,
 }
 
 // d_q' <- (add ? d_q' : 0) + dS . k
-HWY_INLINE void query_gradient(const KeyRun& keys, int64_t tile, const TileRange& range, int64_t dim,
+HWY_NOINLINE void query_gradient(const KeyRun& keys, int64_t tile, const TileRange& range, int64_t dim,
                                const float* HWY_RESTRICT ds, float* HWY_RESTRICT d_q, bool add) {
   const PanelTag d;
   const float* first = keys.keys + (tile + range.begin) * keys.key_stride;
@@ -193,7 +193,7 @@ struct PanelKeys {
   int64_t begin, end;
 };
 
-HWY_INLINE void key_gradient(const float* HWY_RESTRICT weights, const float* HWY_RESTRICT columns, int64_t rows,
+HWY_NOINLINE void key_gradient(const float* HWY_RESTRICT weights, const float* HWY_RESTRICT columns, int64_t rows,
                              int64_t dim, int64_t begin, int64_t end, const PanelKeys* panel_keys, int64_t panels,
                              float* HWY_RESTRICT gradient, int64_t stride) {
   const PanelTag d;
@@ -220,7 +220,7 @@ HWY_INLINE void key_gradient(const float* HWY_RESTRICT weights, const float* HWY
   }
 }
 
-HWY_INLINE void backward_tile(const BackwardBlock& block, const Workspace& shared, int64_t tile_index, Workspace& own,
+HWY_NOINLINE void backward_tile(const BackwardBlock& block, const Workspace& shared, int64_t tile_index, Workspace& own,
                               float* d_q, bool add) {
   const Reading& reading = *block.reading;
   const PackedBlock packed(block, shared.packed.data());
@@ -264,7 +264,7 @@ HWY_INLINE void backward_tile(const BackwardBlock& block, const Workspace& share
                gradient.keys + tile * gradient.key_stride, gradient.key_stride);
 }
 
-HWY_INLINE void backward_finish(const BackwardBlock& block, const Workspace& shared, const float* d_q) {
+HWY_NOINLINE void backward_finish(const BackwardBlock& block, const Workspace& shared, const float* d_q) {
   const Reading& reading = *block.reading;
   const PackedBlock packed(block, shared.packed.data());
   const int64_t dim = reading.key_dim;

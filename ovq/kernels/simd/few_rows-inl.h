@@ -34,7 +34,7 @@ inline constexpr int64_t kKeyGroup = 16;  // keys scored together: four transpos
 #if HWY_TARGET == HWY_SCALAR
 
 template <int R>
-HWY_INLINE void dot_key_group(const float* HWY_RESTRICT rows, const float* HWY_RESTRICT keys, int64_t stride,
+HWY_NOINLINE void dot_key_group(const float* HWY_RESTRICT rows, const float* HWY_RESTRICT keys, int64_t stride,
                               int64_t count, int64_t dim, float (&dot)[R][kKeyGroup]) {
   for (int r = 0; r < R; ++r) {
     for (int64_t key = 0; key < count; ++key) {
@@ -50,7 +50,7 @@ HWY_INLINE void dot_key_group(const float* HWY_RESTRICT rows, const float* HWY_R
 // dot[row][key] <- rows[row] . keys[key] for up to kKeyGroup keys; rows are `dim` floats apart. Rows of keys lie one
 // after another, and the next group is prefetched in that order: the transposed access alone loses half the bandwidth.
 template <int R>
-HWY_INLINE void dot_key_group(const float* HWY_RESTRICT rows, const float* HWY_RESTRICT keys, int64_t stride,
+HWY_NOINLINE void dot_key_group(const float* HWY_RESTRICT rows, const float* HWY_RESTRICT keys, int64_t stride,
                               int64_t count, int64_t dim, float (&dot)[R][kKeyGroup]) {
   const Block tag;
   BlockVector acc[R][4];
@@ -103,7 +103,7 @@ struct FewRows {
 
 // Scores of the keys [begin, end); with `search` the nearest key of the searched rows too.
 template <int R>
-HWY_INLINE void score_keys(FewRows& few, const KeyRun& keys, int64_t begin, int64_t end, int64_t dim, bool search) {
+HWY_NOINLINE void score_keys(FewRows& few, const KeyRun& keys, int64_t begin, int64_t end, int64_t dim, bool search) {
   const PanelTag d;
   alignas(64) float dot[R][kKeyGroup];
   alignas(64) float bias[kKeyGroup] = {};
@@ -135,7 +135,7 @@ struct RowSoftmax {
 };
 
 // scores <- p of the keys [begin, end), as softmax_tile does; returns 2^(m - m')
-HWY_INLINE float softmax_row(RowSoftmax& state, float* HWY_RESTRICT scores, int64_t begin, int64_t end) {
+HWY_NOINLINE float softmax_row(RowSoftmax& state, float* HWY_RESTRICT scores, int64_t begin, int64_t end) {
   const PanelTag d;
   float max = state.max;
   for (int64_t key = begin; key < end; ++key) max = scores[key] > max ? scores[key] : max;
@@ -172,7 +172,7 @@ HWY_INLINE void accumulate_columns(D d, const float* HWY_RESTRICT p, const float
 }
 
 // out <- out rescale + p . v over the keys [begin, end)
-HWY_INLINE void accumulate_row(const float* p, const KeyRun& keys, int64_t begin, int64_t end, int64_t dim,
+HWY_NOINLINE void accumulate_row(const float* p, const KeyRun& keys, int64_t begin, int64_t end, int64_t dim,
                                float rescale, float* HWY_RESTRICT acc, float* HWY_RESTRICT out) {
   const PanelTag d;
   const hn::CappedTag<float, 1> one;
@@ -194,7 +194,7 @@ HWY_INLINE void accumulate_row(const float* p, const KeyRun& keys, int64_t begin
 }
 
 template <int R>
-HWY_INLINE void forward_few_rows(const ForwardBlock& block, Workspace& workspace) {
+HWY_NOINLINE void forward_few_rows(const ForwardBlock& block, Workspace& workspace) {
   const Reading& reading = *block.reading;
   const int64_t dim = reading.key_dim;
   const int64_t dictionary = reading.dictionary.count;

@@ -47,7 +47,7 @@ struct TileRange {
 };
 
 // What rows first_row ... first_row + rows - 1 see of the window's keys [tile, tile + count).
-HWY_INLINE TileRange window_range(const Reading& reading, int64_t first_row, int64_t rows, int64_t tile,
+HWY_NOINLINE TileRange window_range(const Reading& reading, int64_t first_row, int64_t rows, int64_t tile,
                                   int64_t count) {
   const int64_t last_row = first_row + rows - 1;
   TileRange range;
@@ -115,7 +115,7 @@ struct ForwardPanel {
 };
 
 // scores[key][lane] of the keys [begin, end) and their maximum over all of them
-HWY_INLINE void score_tile(const ForwardPanel& panel, const KeyRun& keys, int64_t tile, int64_t begin, int64_t end,
+HWY_NOINLINE void score_tile(const ForwardPanel& panel, const KeyRun& keys, int64_t tile, int64_t begin, int64_t end,
                            int64_t dim, float* HWY_RESTRICT scores, PanelVector (&max)[kVectors]) {
   const PanelTag d;
   const float* first = keys.keys + (tile + begin) * keys.key_stride;
@@ -140,7 +140,7 @@ HWY_INLINE void score_tile(const ForwardPanel& panel, const KeyRun& keys, int64_
 }
 
 // scores <- -inf where a row may not see the key; max over what is left
-HWY_INLINE void mask_tile(const TileRange& range, float* HWY_RESTRICT scores, PanelVector (&max)[kVectors]) {
+HWY_NOINLINE void mask_tile(const TileRange& range, float* HWY_RESTRICT scores, PanelVector (&max)[kVectors]) {
   const PanelTag d;
   const PanelVector hidden = hn::Set(d, -std::numeric_limits<float>::infinity());
   for (int x = 0; x < kVectors; ++x) max[x] = hn::Set(d, kLowest);
@@ -159,7 +159,7 @@ HWY_INLINE void mask_tile(const TileRange& range, float* HWY_RESTRICT scores, Pa
 }
 
 // scores <- p = 2^(s - m'); updates the panel's maximum and sum; returns 2^(m - m')
-HWY_INLINE void softmax_tile(const ForwardPanel& panel, int64_t begin, int64_t end, const PanelVector (&tile_max)[kVectors],
+HWY_NOINLINE void softmax_tile(const ForwardPanel& panel, int64_t begin, int64_t end, const PanelVector (&tile_max)[kVectors],
                              float* HWY_RESTRICT scores, PanelVector (&rescale)[kVectors]) {
   const PanelTag d;
   PanelVector max[kVectors], sum[kVectors];
@@ -188,7 +188,7 @@ HWY_INLINE void softmax_tile(const ForwardPanel& panel, int64_t begin, int64_t e
 }
 
 // out <- out rescale + p . v
-HWY_INLINE void accumulate_values(const ForwardPanel& panel, const KeyRun& keys, int64_t tile, const TileRange& range,
+HWY_NOINLINE void accumulate_values(const ForwardPanel& panel, const KeyRun& keys, int64_t tile, const TileRange& range,
                                   int64_t dim, const float* HWY_RESTRICT p, const PanelVector (&rescale)[kVectors]) {
   const PanelTag d;
   const float* values = keys.values + tile * keys.value_stride;
@@ -216,7 +216,7 @@ HWY_INLINE void accumulate_values(const ForwardPanel& panel, const KeyRun& keys,
   });
 }
 
-HWY_INLINE void read_tile(const Reading& reading, const ForwardPanel& panel, const KeyRun& keys, int64_t tile,
+HWY_NOINLINE void read_tile(const Reading& reading, const ForwardPanel& panel, const KeyRun& keys, int64_t tile,
                           const TileRange& range, float* scores) {
   const PanelTag d;
   PanelVector max[kVectors], rescale[kVectors];
@@ -228,7 +228,7 @@ HWY_INLINE void read_tile(const Reading& reading, const ForwardPanel& panel, con
 }
 
 // best <- max(best, keys . k), strictly, so that the first of equals stays and NaN never enters
-HWY_INLINE void search_tile(const float* panel, const KeyRun& keys, int64_t tile, int64_t count, int64_t dim,
+HWY_NOINLINE void search_tile(const float* panel, const KeyRun& keys, int64_t tile, int64_t count, int64_t dim,
                             float* best_similarity, int32_t* best_centroid) {
   const PanelTag d;
   const hn::RebindToSigned<PanelTag> di;
@@ -261,7 +261,7 @@ HWY_INLINE void search_tile(const float* panel, const KeyRun& keys, int64_t tile
   }
 }
 
-HWY_INLINE void finish_panel(const ForwardBlock& block, const ForwardPanel& panel) {
+HWY_NOINLINE void finish_panel(const ForwardBlock& block, const ForwardPanel& panel) {
   const PanelTag d;
   const Reading& reading = *block.reading;
   for (int x = 0; x < kVectors; ++x) {
@@ -281,7 +281,7 @@ HWY_INLINE void finish_panel(const ForwardBlock& block, const ForwardPanel& pane
   unpack_panel(panel.out, reading.value_dim, rows, panel.rows);
 }
 
-HWY_INLINE void forward_panels(const ForwardBlock& block, Workspace& workspace) {
+HWY_NOINLINE void forward_panels(const ForwardBlock& block, Workspace& workspace) {
   const Reading& reading = *block.reading;
   const int64_t dim = reading.key_dim;
   const int64_t panels = (block.rows + kPanel - 1) / kPanel;

@@ -36,11 +36,11 @@ HWY_INLINE void unpack_columns_of_rows(const float* panel, int64_t begin, int64_
 
 #if HWY_TARGET == HWY_SCALAR
 
-HWY_INLINE void pack_panel(const float* const (&rows)[kPanel], int64_t dim, float* HWY_RESTRICT panel) {
+HWY_NOINLINE void pack_panel(const float* const (&rows)[kPanel], int64_t dim, float* HWY_RESTRICT panel) {
   pack_columns_of_rows(rows, 0, dim, panel);
 }
 
-HWY_INLINE void unpack_panel(const float* HWY_RESTRICT panel, int64_t dim, float* const (&rows)[kPanel],
+HWY_NOINLINE void unpack_panel(const float* HWY_RESTRICT panel, int64_t dim, float* const (&rows)[kPanel],
                              int64_t count) {
   unpack_columns_of_rows(panel, 0, dim, rows, count);
 }
@@ -64,7 +64,7 @@ HWY_INLINE void transpose(BlockVector& a, BlockVector& b, BlockVector& c, BlockV
   d = hn::BitCast(tag, hn::InterleaveUpper(wide, ab_high, cd_high));
 }
 
-HWY_INLINE void pack_panel(const float* const (&rows)[kPanel], int64_t dim, float* HWY_RESTRICT panel) {
+HWY_NOINLINE void pack_panel(const float* const (&rows)[kPanel], int64_t dim, float* HWY_RESTRICT panel) {
   const Block tag;
   const int64_t whole = dim / 4 * 4;
   for (int64_t lane = 0; lane < kPanel; lane += 4) {
@@ -82,7 +82,7 @@ HWY_INLINE void pack_panel(const float* const (&rows)[kPanel], int64_t dim, floa
   pack_columns_of_rows(rows, whole, dim, panel);
 }
 
-HWY_INLINE void unpack_panel(const float* HWY_RESTRICT panel, int64_t dim, float* const (&rows)[kPanel],
+HWY_NOINLINE void unpack_panel(const float* HWY_RESTRICT panel, int64_t dim, float* const (&rows)[kPanel],
                              int64_t count) {
   const Block tag;
   const int64_t whole = dim / 4 * 4;
@@ -101,7 +101,7 @@ HWY_INLINE void unpack_panel(const float* HWY_RESTRICT panel, int64_t dim, float
 #endif  // HWY_TARGET == HWY_SCALAR
 
 // The queries first ... first + count - 1 as a panel; `scratch` holds (kPanel + 1) * dim floats.
-HWY_INLINE void pack_queries(const Reading& reading, int64_t first, int64_t count, float* panel, float* scratch) {
+HWY_NOINLINE void pack_queries(const Reading& reading, int64_t first, int64_t count, float* panel, float* scratch) {
   const int64_t dim = reading.key_dim;
   const float* rows[kPanel];
   std::memset(scratch, 0, dim * sizeof(float));
@@ -117,7 +117,7 @@ HWY_INLINE void pack_queries(const Reading& reading, int64_t first, int64_t coun
 }
 
 // `count` <= kPanel rows of a strided tensor as a panel; missing lanes are zero. `zeros` holds `dim` zeros.
-HWY_INLINE void pack_rows(const float* data, int64_t stride, int64_t count, int64_t dim, const float* zeros,
+HWY_NOINLINE void pack_rows(const float* data, int64_t stride, int64_t count, int64_t dim, const float* zeros,
                           float* panel) {
   const float* rows[kPanel];
   for (int64_t lane = 0; lane < kPanel; ++lane) rows[lane] = lane < count ? data + lane * stride : zeros;
