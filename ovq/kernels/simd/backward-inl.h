@@ -57,10 +57,23 @@ struct PackedBlock {
   }
 };
 
+// P and dS of a tile lie as [key][row], so that both the rows (as lanes) and the keys (as broadcasts) can be summed over.
+// A multiple of 128 floats would put all keys into the same few sets of L1.
+inline constexpr int64_t kWeightStride = kBlockRows + kPanel;
+
 // columns[:, row, :] <- factor * from
-HWY_NOINLINE void pack_columns(const float* HWY_RESTRICT from, int64_t dim, float factor, int64_t row, int64_t rows,
+HWY_INLINE void pack_columns(const float* HWY_RESTRICT from, int64_t dim, float factor, int64_t row, int64_t rows,
                              float* HWY_RESTRICT columns) {
-  for (int64_t i = 0; i < dim; ++i) columns[(i / kPanel * rows + row) * kPanel + i % kPanel] = factor * from[i];
+  const PanelTag d;
+  const PanelVector scale = hn::Set(d, factor);
+  float* to = columns + row * kPanel;
+  int64_t i = 0;
+  for (; i + kPanel <= dim; i += kPanel, to += rows * kPanel) {
+    for (int x = 0; x < kVectors; ++x) {
+      hn::Store(hn::Mul(scale, hn::LoadU(d, from + i + x * kLanes)), d, to + x * kLanes);
+    }
+  }
+  for (; i < dim; ++i) to[i % kPanel] = factor * from[i];
 }
 
 // delta[lane] <- o . d_o
@@ -82,13 +95,15 @@ HWY_NOINLINE void backward_pack(const BackwardBlock& block, Workspace& shared) {
   const PackedBlock packed(block, shared.packed.ensure(PackedBlock::floats(reading)));
   std::memset(packed.beta_q_columns, 0, packed.rows * padded(key_dim) * sizeof(float));
   std::memset(packed.d_o_columns, 0, packed.rows * padded(value_dim) * sizeof(float));
-  float* zeros = packed.scratch;
-  float* o_panel = zeros + padded(std::max(key_dim, value_dim));
+  float* o_panel = packed.scratch + round_up((kPanel + 1) * key_dim, kPanel);
+  float* zeros = o_panel + value_dim * kPanel;
+  std::memset(zeros, 0, value_dim * sizeof(float));
   for (int64_t p = 0; p < packed.panels; ++p) {
     const int64_t first = block.first_row + p * kPanel;
     const int64_t count = std::min(kPanel, block.first_row + block.rows - first);
-    pack_queries(reading, first, count, packed.q + p * key_dim * kPanel, packed.scratch);
-    std::memset(zeros, 0, value_dim * sizeof(float));
+    const float* q[kPanel];
+    query_rows(reading, first, count, packed.scratch, q);
+    pack_panel(q, key_dim, packed.q + p * key_dim * kPanel);
     const float* o[kPanel];
     const float* d_o[kPanel];
     for (int64_t lane = 0; lane < kPanel; ++lane) {
@@ -104,19 +119,16 @@ HWY_NOINLINE void backward_pack(const BackwardBlock& block, Workspace& shared) {
     pack_panel(d_o, value_dim, d_o_panel);
     pack_panel(o, value_dim, o_panel);
     pack_delta(o_panel, d_o_panel, value_dim, packed.delta + p * kPanel);
-    const float* q_panel = packed.q + p * key_dim * kPanel;
     for (int64_t lane = 0; lane < count; ++lane) {
       const int64_t row = p * kPanel + lane;
       const float beta = reading.beta[(first + lane) % reading.group];
-      for (int64_t i = 0; i < key_dim; ++i) {
-        packed.beta_q_columns[(i / kPanel * packed.rows + row) * kPanel + i % kPanel] = beta * q_panel[i * kPanel + lane];
-      }
+      pack_columns(q[lane], key_dim, beta, row, packed.rows, packed.beta_q_columns);
       pack_columns(d_o[lane], value_dim, 1.0f, row, packed.rows, packed.d_o_columns);
     }
   }
 }
 
-// P and dS of one panel and the keys of a tile; zero where a row may not see the key
+// P and dS of one panel and the keys of a tile, in its lanes of the weights; zero where a row may not see the key
 HWY_NOINLINE void probabilities(const Reading& reading, const PackedBlock& packed, int64_t panel, const KeyRun& keys,
                               int64_t tile, const TileRange& range, float* HWY_RESTRICT p, float* HWY_RESTRICT ds) {
   const PanelTag d;
@@ -136,7 +148,7 @@ HWY_NOINLINE void probabilities(const Reading& reading, const PackedBlock& packe
     for (int r = 0; r < R; ++r) {
 #pragma GCC unroll 8
       for (int x = 0; x < kVectors; ++x) {
-        hn::Store(hn::Sub(acc[r][x], hn::Load(d, delta + x * kLanes)), d, ds + (key + r) * kPanel + x * kLanes);
+        hn::Store(hn::Sub(acc[r][x], hn::Load(d, delta + x * kLanes)), d, ds + (key + r) * kWeightStride + x * kLanes);
       }
     }
     set_zero(acc);
@@ -146,7 +158,7 @@ HWY_NOINLINE void probabilities(const Reading& reading, const PackedBlock& packe
       const PanelVector bias = keys.log_counts == nullptr ? hn::Zero(d) : hn::Set(d, keys.log_counts[index + r]);
 #pragma GCC unroll 8
       for (int x = 0; x < kVectors; ++x) {
-        const int64_t at = (key + r) * kPanel + x * kLanes;
+        const int64_t at = (key + r) * kWeightStride + x * kLanes;
         const PanelVector s = hn::MulAdd(acc[r][x], hn::Load(d, scale + x * kLanes), bias);
         const PanelVector probability = exp2(d, hn::Sub(s, hn::Load(d, lse + x * kLanes)));
         hn::Store(probability, d, p + at);
@@ -159,7 +171,7 @@ HWY_NOINLINE void probabilities(const Reading& reading, const PackedBlock& packe
     if (key >= range.full_begin && key < range.full_end) continue;
     for (int x = 0; x < kVectors; ++x) {
       const auto mask = visible(range, key, x);
-      const int64_t at = key * kPanel + x * kLanes;
+      const int64_t at = key * kWeightStride + x * kLanes;
       hn::Store(hn::IfThenElseZero(mask, hn::Load(d, p + at)), d, p + at);
       hn::Store(hn::IfThenElseZero(mask, hn::Load(d, ds + at)), d, ds + at);
     }
@@ -175,7 +187,8 @@ HWY_NOINLINE void query_gradient(const KeyRun& keys, int64_t tile, const TileRan
     constexpr int R = run;
     PanelVector acc[R][kVectors];
     set_zero(acc);
-    multiply_add(ds + range.begin * kPanel, first + column, 1, keys.key_stride, range.end - range.begin, acc);
+    multiply_add(ds + range.begin * kWeightStride, first + column, 1, keys.key_stride, range.end - range.begin, acc,
+                 kWeightStride);
 #pragma GCC unroll 8
     for (int r = 0; r < R; ++r) {
 #pragma GCC unroll 8
@@ -187,27 +200,29 @@ HWY_NOINLINE void query_gradient(const KeyRun& keys, int64_t tile, const TileRan
   });
 }
 
-// d_keys[key][:] <- d_keys[key][:] + sum over rows of weights[key][row] columns[:, row, :]. The weights of panel p lie at
-// p * kBackwardTile * kPanel; panel p has keys[p].end of them, and the rows of panels before `first_panel(key)` none.
+// The keys of a tile that a panel sees; later panels neither begin nor end before earlier ones.
 struct PanelKeys {
   int64_t begin, end;
 };
 
+// gradient[key][:] <- gradient[key][:] + sum over rows of weights[key][row] columns[:, row, :]
 HWY_NOINLINE void key_gradient(const float* HWY_RESTRICT weights, const float* HWY_RESTRICT columns, int64_t rows,
-                             int64_t dim, int64_t begin, int64_t end, const PanelKeys* panel_keys, int64_t panels,
-                             float* HWY_RESTRICT gradient, int64_t stride) {
+                               int64_t dim, int64_t begin, int64_t end, const PanelKeys* panel_keys, int64_t panels,
+                               float* HWY_RESTRICT gradient, int64_t stride) {
   const PanelTag d;
   for (int64_t column = 0; column < dim; column += kPanel) {
     const float* lanes = columns + column * rows;
+    int64_t first_panel = 0;
     for_row_runs(end - begin, [&](auto run, int64_t first) HWY_ATTR {
       constexpr int R = run;
       const int64_t key = begin + first;
+      while (panel_keys[first_panel].end <= key) ++first_panel;
+      int64_t last_panel = panels - 1;
+      while (panel_keys[last_panel].begin >= key + R) --last_panel;
       PanelVector acc[R][kVectors];
       set_zero(acc);
-      for (int64_t p = 0; p < panels; ++p) {
-        if (panel_keys[p].end <= key || panel_keys[p].begin >= key + R) continue;
-        multiply_add(lanes + p * kPanel * kPanel, weights + (p * kBackwardTile + key) * kPanel, kPanel, 1, kPanel, acc);
-      }
+      multiply_add(lanes + first_panel * kPanel * kPanel, weights + key * kWeightStride + first_panel * kPanel,
+                   kWeightStride, 1, (last_panel + 1 - first_panel) * kPanel, acc);
 #pragma GCC unroll 8
       for (int r = 0; r < R; ++r) {
 #pragma GCC unroll 8
@@ -217,6 +232,14 @@ HWY_NOINLINE void key_gradient(const float* HWY_RESTRICT weights, const float* H
         }
       }
     });
+  }
+}
+
+// A panel's weights of the keys [begin, end) <- 0
+HWY_INLINE void clear_weights(float* p, float* ds, int64_t begin, int64_t end) {
+  for (int64_t key = begin; key < end; ++key) {
+    std::memset(p + key * kWeightStride, 0, kPanel * sizeof(float));
+    std::memset(ds + key * kWeightStride, 0, kPanel * sizeof(float));
   }
 }
 
@@ -230,9 +253,8 @@ HWY_NOINLINE void backward_tile(const BackwardBlock& block, const Workspace& sha
   const int64_t tile =
       (in_dictionary ? tile_index : tile_index - block.dictionary_tiles() + block.first_window_tile()) * kBackwardTile;
   const int64_t count = std::min(kBackwardTile, keys.count - tile);
-  const int64_t weights = packed.panels * kBackwardTile * kPanel;
-  float* p = own.scores.ensure(2 * weights);
-  float* ds = p + weights;
+  float* p = own.scores.ensure(2 * kBackwardTile * kWeightStride);
+  float* ds = p + kBackwardTile * kWeightStride;
   PanelKeys panel_keys[kBlockRows / kPanel];
   int64_t begin = count, end = 0;
   for (int64_t panel = 0; panel < packed.panels; ++panel) {
@@ -240,21 +262,20 @@ HWY_NOINLINE void backward_tile(const BackwardBlock& block, const Workspace& sha
     const int64_t rows = std::min(kPanel, block.first_row + block.rows - first_row);
     const TileRange range =
         in_dictionary ? TileRange::all(count) : window_range(reading, first_row, rows, tile, count);
-    float* panel_p = p + panel * kBackwardTile * kPanel;
-    float* panel_ds = ds + panel * kBackwardTile * kPanel;
+    float* panel_p = p + panel * kPanel;
+    float* panel_ds = ds + panel * kPanel;
     float* panel_d_q = d_q + panel * reading.key_dim * kPanel;
-    panel_keys[panel] = {range.begin, range.empty() ? range.begin : range.end};
+    panel_keys[panel] = {range.begin, std::max(range.begin, range.end)};
     if (range.empty()) {
+      clear_weights(panel_p, panel_ds, 0, count);
       if (!add) std::memset(panel_d_q, 0, reading.key_dim * kPanel * sizeof(float));
       continue;
     }
     begin = std::min(begin, range.begin);
     end = std::max(end, range.end);
     // A run of keys may reach beyond what the panel sees.
-    std::memset(panel_p, 0, range.begin * kPanel * sizeof(float));
-    std::memset(panel_ds, 0, range.begin * kPanel * sizeof(float));
-    std::memset(panel_p + range.end * kPanel, 0, (count - range.end) * kPanel * sizeof(float));
-    std::memset(panel_ds + range.end * kPanel, 0, (count - range.end) * kPanel * sizeof(float));
+    clear_weights(panel_p, panel_ds, 0, range.begin);
+    clear_weights(panel_p, panel_ds, range.end, count);
     probabilities(reading, packed, panel, keys, tile, range, panel_p, panel_ds);
     query_gradient(keys, tile, range, reading.key_dim, panel_ds, panel_d_q, add);
   }

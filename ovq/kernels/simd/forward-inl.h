@@ -303,7 +303,9 @@ HWY_NOINLINE void forward_panels(const ForwardBlock& block, Workspace& workspace
   };
   for (int64_t p = 0; p < panels; ++p) {
     const ForwardPanel panel = panel_at(p);
-    pack_queries(reading, panel.first_row, panel.rows, panel.q, scratch);
+    const float* rows[kPanel];
+    query_rows(reading, panel.first_row, panel.rows, scratch, rows);
+    pack_panel(rows, dim, panel.q);
     std::memset(panel.out, 0, reading.value_dim * kPanel * sizeof(float));
     for (int64_t lane = 0; lane < kPanel; ++lane) {
       const int64_t row = panel.first_row + std::min(lane, panel.rows - 1);

@@ -46,9 +46,10 @@ HWY_INLINE void set_zero(PanelVector (&acc)[R][kVectors]) {
 
 template <int R>
 HWY_INLINE void multiply_add(const float* HWY_RESTRICT lanes, const float* HWY_RESTRICT scalars, ptrdiff_t row_stride,
-                             ptrdiff_t depth_stride, int64_t depth, PanelVector (&acc)[R][kVectors]) {
+                             ptrdiff_t depth_stride, int64_t depth, PanelVector (&acc)[R][kVectors],
+                             ptrdiff_t lanes_stride = kPanel) {
   const PanelTag d;
-  for (int64_t k = 0; k < depth; ++k, lanes += kPanel, scalars += depth_stride) {
+  for (int64_t k = 0; k < depth; ++k, lanes += lanes_stride, scalars += depth_stride) {
     PanelVector a[kVectors];
 #pragma GCC unroll 8
     for (int x = 0; x < kVectors; ++x) a[x] = keep_in_register(hn::Load(d, lanes + x * kLanes));

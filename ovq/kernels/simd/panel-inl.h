@@ -100,10 +100,11 @@ HWY_NOINLINE void unpack_panel(const float* HWY_RESTRICT panel, int64_t dim, flo
 
 #endif  // HWY_TARGET == HWY_SCALAR
 
-// The queries first ... first + count - 1 as a panel; `scratch` holds (kPanel + 1) * dim floats.
-HWY_NOINLINE void pack_queries(const Reading& reading, int64_t first, int64_t count, float* panel, float* scratch) {
+// Where the queries first ... first + count - 1 lie, rotated if need be; the lanes without one point to zeros. `scratch`
+// holds (kPanel + 1) * key_dim floats.
+HWY_INLINE void query_rows(const Reading& reading, int64_t first, int64_t count, float* scratch,
+                           const float* (&rows)[kPanel]) {
   const int64_t dim = reading.key_dim;
-  const float* rows[kPanel];
   std::memset(scratch, 0, dim * sizeof(float));
   for (int64_t lane = 0; lane < kPanel; ++lane) {
     rows[lane] = lane < count ? reading.q.at(first + lane, reading.group) : scratch;
@@ -113,7 +114,6 @@ HWY_NOINLINE void pack_queries(const Reading& reading, int64_t first, int64_t co
       rows[lane] = rotated;
     }
   }
-  pack_panel(rows, dim, panel);
 }
 
 // `count` <= kPanel rows of a strided tensor as a panel; missing lanes are zero. `zeros` holds `dim` zeros.
