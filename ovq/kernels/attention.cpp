@@ -16,12 +16,7 @@ using namespace detail;
 // The checked sequences of a call.
 std::vector<Sequence> check_attention(const char* op, const AttentionInputs& in) {
   check_inputs(op, in.q, in.k, in.v, in.beta);
-  check(in.window >= 0, op, "window is ", in.window, "; must be at least 0 (0: none)");
-  check(in.query_offset >= 0, op, "query_offset is ", in.query_offset, "; must be at least 0");
-  check(in.query_offset <= in.k.time - in.q.time, op, "query_offset is ", in.query_offset, " with ", in.q.time,
-        " queries; must be at most ", in.k.time - in.q.time, ", as k has time ", in.k.time);
-  check(in.cu_seqlens.empty() || in.k.time == in.q.time, op, "k has time ", in.k.time,
-        "; packed sequences need q's time ", in.q.time);
+  check_attention_span(op, in.q.time, in.k.time, in.window, in.query_offset, !in.cu_seqlens.empty());
   return check_sequences(op, in.q.batch, in.q.time, in.cu_seqlens);
 }
 

@@ -1,6 +1,7 @@
 // Causal softmax attention without an L x T matrix in memory (flash attention on the CPU).
 //
-//   o_i = sum_j softmax_j(beta * q_i . k_j) v_j      over j <= offset + i, and j > offset + i - window where a window is set
+//   o_i = sum_j softmax_j(beta * q_i . k_j) v_j      over j <= offset + i, and j > offset + i - window where a window
+//   is set
 //
 // FLOPs: forward 4 * d per visible (query, key) pair, backward 10 * d (two of the five products recompute the scores).
 #pragma once

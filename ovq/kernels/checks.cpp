@@ -5,7 +5,8 @@
 
 namespace ovq::kernels {
 
-std::vector<Sequence> check_sequences(const char* op, int64_t batch, int64_t time, std::span<const int64_t> cu_seqlens) {
+std::vector<Sequence> check_sequences(const char* op, int64_t batch, int64_t time,
+                                      std::span<const int64_t> cu_seqlens) {
   std::vector<Sequence> sequences;
   if (cu_seqlens.empty()) {
     for (int64_t b = 0; b < batch; ++b) sequences.push_back({b, 0, time});
@@ -14,8 +15,8 @@ std::vector<Sequence> check_sequences(const char* op, int64_t batch, int64_t tim
   check(batch == 1, op, "cu_seqlens is given with batch ", batch, "; packed sequences need batch 1");
   check(cu_seqlens.front() == 0, op, "cu_seqlens starts with ", cu_seqlens.front(), "; must start with 0");
   for (size_t i = 1; i < cu_seqlens.size(); ++i) {
-    check(cu_seqlens[i] >= cu_seqlens[i - 1], op, "cu_seqlens[", i, "] is ", cu_seqlens[i], " after ", cu_seqlens[i - 1],
-          "; must not decrease");
+    check(cu_seqlens[i] >= cu_seqlens[i - 1], op, "cu_seqlens[", i, "] is ", cu_seqlens[i], " after ",
+          cu_seqlens[i - 1], "; must not decrease");
     sequences.push_back({0, cu_seqlens[i - 1], cu_seqlens[i] - cu_seqlens[i - 1]});
   }
   check(cu_seqlens.back() == time, op, "cu_seqlens ends with ", cu_seqlens.back(), "; must end with q's time ", time);
@@ -45,11 +46,20 @@ void check_inputs(const char* op, const View<const float>& q, const View<const f
   check(q.heads % k.heads == 0, op, "k has ", k.heads, " heads; must divide q's ", q.heads);
   check(v.heads == k.heads, op, "v has ", v.heads, " heads; must equal k's ", k.heads);
   check(k.dim == q.dim, op, "k has dim ", k.dim, "; must equal q's ", q.dim);
-  check(static_cast<int64_t>(beta.size()) == q.heads, op, "beta has ", beta.size(), " elements; must be one per query head, ",
-        q.heads);
+  check(static_cast<int64_t>(beta.size()) == q.heads, op, "beta has ", beta.size(),
+        " elements; must be one per query head, ", q.heads);
   for (size_t h = 0; h < beta.size(); ++h) {
     check(std::isfinite(beta[h]), op, "beta[", h, "] is ", beta[h], "; must be finite");
   }
+}
+
+void check_attention_span(const char* op, int64_t queries, int64_t keys, int64_t window, int64_t query_offset,
+                          bool packed) {
+  check(window >= 0, op, "window is ", window, "; must be at least 0 (0: none)");
+  check(query_offset >= 0, op, "query_offset is ", query_offset, "; must be at least 0");
+  check(query_offset <= keys - queries, op, "query_offset is ", query_offset, " with ", queries,
+        " queries; must be at most ", keys - queries, ", as k has time ", keys);
+  check(!packed || keys == queries, op, "k has time ", keys, "; packed sequences need q's time ", queries);
 }
 
 void check_options(const char* op, const OvqOptions& options, int64_t key_dim) {

@@ -22,6 +22,10 @@ std::vector<Sequence> check_sequences(const char* op, int64_t batch, int64_t tim
 void check_inputs(const char* op, const View<const float>& q, const View<const float>& k, const View<const float>& v,
                   std::span<const float> beta);
 
+// The queries' place among the keys of causal attention.
+void check_attention_span(const char* op, int64_t queries, int64_t keys, int64_t window, int64_t query_offset,
+                          bool packed);
+
 void check_options(const char* op, const OvqOptions& options, int64_t key_dim);
 
 // A view of exactly these sizes; without data only where `optional`.
@@ -31,9 +35,9 @@ void check_shape(const char* op, const char* name, const View<T>& view, int64_t 
   const bool empty = batch * time * heads * dim == 0;
   if (view.data == nullptr && (optional || empty)) return;
   check(view.data != nullptr, op, name, " is missing");
-  check(view.batch == batch && view.time == time && view.heads == heads && view.dim == dim, op, name, " is [", view.batch,
-        ", ", view.time, ", ", view.heads, ", ", view.dim, "]; must be [", batch, ", ", time, ", ", heads, ", ", dim,
-        "]");
+  check(view.batch == batch && view.time == time && view.heads == heads && view.dim == dim, op, name, " is [",
+        view.batch, ", ", view.time, ", ", view.heads, ", ", view.dim, "]; must be [", batch, ", ", time, ", ", heads,
+        ", ", dim, "]");
 }
 
 }  // namespace ovq::kernels

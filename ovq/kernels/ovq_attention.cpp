@@ -55,7 +55,8 @@ void read_piece(const OvqRun& run, int64_t count, const Rows<float>& o, const Ro
 }
 
 void forward_head(const OvqInputs& in, const OvqOutputs& out, const OvqSequence& sequence, int64_t kv_head,
-                  const OvqHead& rows, const RotaryTable* rotary, std::span<const int32_t> forced, ForwardMemory& memory) {
+                  const OvqHead& rows, const RotaryTable* rotary, std::span<const int32_t> forced,
+                  ForwardMemory& memory) {
   OvqRun run(in, sequence, kv_head, rows, rotary);
   const int64_t chunk = in.options.chunk, group = in.q.heads / in.k.heads;
   while (run.position() < run.end()) {
@@ -111,7 +112,8 @@ void ovq_attention_forward(const OvqInputs& in, const OvqOutputs& out, std::span
   int64_t longest = 0;
   for (const OvqSequence& sequence : sequences) {
     longest = std::max(longest, sequence.tokens.length);
-    for (int64_t head = 0; head < in.k.heads && !forced.empty(); ++head) check_assignments(kOp, in, sequence, head, forced);
+    for (int64_t head = 0; head < in.k.heads && !forced.empty(); ++head)
+      check_assignments(kOp, in, sequence, head, forced);
   }
 
   const std::shared_ptr<const RotaryTable> rotary = make_rotary(in, sequences);
@@ -136,8 +138,9 @@ void ovq_attention_forward(const OvqInputs& in, const OvqOutputs& out, std::span
     const OvqSequence& sequence = sequences[task / in.k.heads];
     const int64_t kv_head = task % in.k.heads;
     ForwardMemory& own = memory[thread];
-    const OvqHead rows = sequence.state < 0 ? own.scratch->head(0, 0)
-                                            : states[sequence.state].head(in.cu_seqlens.empty() ? sequence.tokens.batch : 0, kv_head);
+    const OvqHead rows = sequence.state < 0
+                             ? own.scratch->head(0, 0)
+                             : states[sequence.state].head(in.cu_seqlens.empty() ? sequence.tokens.batch : 0, kv_head);
     forward_head(in, out, sequence, kv_head, rows, rotary.get(), forced, own);
   });
   for (size_t i = 0; i < states.size(); ++i) {

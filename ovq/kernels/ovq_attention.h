@@ -40,9 +40,9 @@ inline constexpr int32_t kUnassigned = std::numeric_limits<int32_t>::min();
 int64_t ovq_assignment_count(const OvqInputs& inputs, std::span<const OvqState> states = {});
 
 struct OvqOutputs {
-  View<float> o;                    // [B, T, Hq, dv]
-  View<float> lse;                  // [B, T, Hq, 1], optional: natural log-sum-exp; backward needs it
-  std::span<int32_t> assignments;   // optional; backward needs them
+  View<float> o;                   // [B, T, Hq, dv]
+  View<float> lse;                 // [B, T, Hq, 1], optional: natural log-sum-exp; backward needs it
+  std::span<int32_t> assignments;  // optional; backward needs them
 };
 
 // `states`, if any, are read and updated in place: one for the batch, or one per packed sequence. A state made with

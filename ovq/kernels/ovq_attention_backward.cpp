@@ -1,6 +1,6 @@
-// Backward of OVQ-attention. Forward leaves nothing but its outputs, the log-sum-exp and the assignments: backward first
-// repeats the writes (no search, O(T d)) and keeps the rows they overwrite, then walks the chunks in reverse, taking each
-// write back before it visits the chunk's queries.
+// Backward of OVQ-attention. Forward leaves nothing but its outputs, the log-sum-exp and the assignments: backward
+// first repeats the writes (no search, O(T d)) and keeps the rows they overwrite, then walks the chunks in reverse,
+// taking each write back before it visits the chunk's queries.
 #include <algorithm>
 #include <memory>
 #include <optional>
@@ -147,7 +147,8 @@ class HeadBackward {
                         .carried = options.rope ? options.chunk : 0,
                         .assignment = memory_.assignment.data()};
     load_write(write);
-    write.new_count = std::count_if(write.assignment, write.assignment + options.chunk, [](int32_t a) { return a < 0; });
+    write.new_count =
+        std::count_if(write.assignment, write.assignment + options.chunk, [](int32_t a) { return a < 0; });
     run_.unwrite(write, gradient_, memory_.log, memory_.write);
   }
 
@@ -158,7 +159,7 @@ class HeadBackward {
     const int64_t batch = sequence_.tokens.batch, head = kv_head_ * reading.group;
     const auto rows_of = [&](const auto& view) {
       return Rows<std::remove_reference_t<decltype(*view.data)>>{view.row(batch, first, head), view.time_stride,
-                                                                  view.head_stride};
+                                                                 view.head_stride};
     };
     BackwardBlock block;
     block.reading = &reading;
@@ -264,8 +265,8 @@ void ovq_attention_backward(const OvqInputs& in, const OvqSaved& saved, const Ov
   check_shape(kOp, "d_q", gradients.d_q, in.q.batch, in.q.time, in.q.heads, in.q.dim);
   check_shape(kOp, "d_k", gradients.d_k, in.k.batch, in.k.time, in.k.heads, in.k.dim);
   check_shape(kOp, "d_v", gradients.d_v, in.v.batch, in.v.time, in.v.heads, in.v.dim);
-  check(static_cast<int64_t>(saved.assignments.size()) == assignments, kOp, "assignments has ", saved.assignments.size(),
-        " elements; must be ", assignments);
+  check(static_cast<int64_t>(saved.assignments.size()) == assignments, kOp, "assignments has ",
+        saved.assignments.size(), " elements; must be ", assignments);
   check(gradients.d_beta.size() == in.beta.size(), kOp, "d_beta has ", gradients.d_beta.size(), " elements; must be ",
         in.beta.size());
   check_state_gradients("d_final", outer.d_final, in, saved.initial, true);

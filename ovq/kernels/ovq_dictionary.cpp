@@ -114,7 +114,8 @@ struct Members {
     }
   }
 
-  // f(centroid, first member) for each centroid with members, in order of their first member; leaves `first` empty again.
+  // f(centroid, first member) for each centroid with members, in order of their first member; leaves `first` empty
+  // again.
   template <class F>
   void for_each(const ChunkWrite& write, const F& f) const {
     for (int64_t p = 0; p < write.options->chunk; ++p) {
@@ -196,9 +197,8 @@ void choose_centroids(const Dictionary& dictionary, const ChunkWrite& write, Wri
     read_kernels().pack_keys(dictionary.key(0), dictionary.rows.key_stride, chunk, dictionary.key_dim, panels);
   }
   if (options.new_centroids == NewCentroids::random) {
-    found_smallest(write, dictionary.size, scratch, [&](int32_t p) {
-      return random_rank(options.seed, write.kv_head, write.chunk, p);
-    });
+    found_smallest(write, dictionary.size, scratch,
+                   [&](int32_t p) { return random_rank(options.seed, write.kv_head, write.chunk, p); });
   } else if (founding) {
     found_farthest_first(dictionary, write, scratch);
   } else {
@@ -298,7 +298,8 @@ void unwrite_chunk(Dictionary& dictionary, const ChunkWrite& write, const Dictio
     std::memcpy(founders + i * (key_dim + value_dim) + key_dim, value_gradient(size + i), value_dim * sizeof(float));
   }
   if (write.carried > 0) {
-    std::memmove(key_gradient(size + chunk), key_gradient(size_after), write.carried * gradient.key_stride * sizeof(float));
+    std::memmove(key_gradient(size + chunk), key_gradient(size_after),
+                 write.carried * gradient.key_stride * sizeof(float));
     std::memmove(value_gradient(size + chunk), value_gradient(size_after),
                  write.carried * gradient.value_stride * sizeof(float));
   }

@@ -29,9 +29,9 @@ struct Dictionary {
 struct ChunkWrite {
   const OvqOptions* options = nullptr;
   int64_t kv_head = 0;
-  int64_t chunk = 0;            // index in the sequence
-  int64_t new_count = 0;        // centroids it adds
-  int64_t carried = 0;          // pending tokens behind it, which stay (rope)
+  int64_t chunk = 0;              // index in the sequence
+  int64_t new_count = 0;          // centroids it adds
+  int64_t carried = 0;            // pending tokens behind it, which stay (rope)
   int32_t* assignment = nullptr;  // [L], encoded as in ovq_attention.h
 };
 

@@ -23,16 +23,18 @@ struct OvqOptions {
   Growth growth = Growth::plateau;
   int64_t total_tokens = 0;  // for Growth::linear
   NewCentroids new_centroids = NewCentroids::spread;
-  std::optional<float> rate;  // a constant learning rate in (0, 1]; absent: 1 / count, the running mean (the paper's rule)
-  bool normalize = false;     // rows of D_k rescaled to unit norm after each write
-  bool rope = false;          // rotary window of two chunks, dictionary one chunk behind
+  std::optional<float>
+      rate;                // a constant learning rate in (0, 1]; absent: 1 / count, the running mean (the paper's rule)
+  bool normalize = false;  // rows of D_k rescaled to unit norm after each write
+  bool rope = false;       // rotary window of two chunks, dictionary one chunk behind
   float rope_base = 10000.0f;
   uint64_t seed = 0;  // for NewCentroids::random
 
   bool operator==(const OvqOptions&) const = default;
 };
 
-// Centroids after `tokens` committed tokens (before the dictionary's own limits: it never shrinks and grows by at most L a chunk).
+// Centroids after `tokens` committed tokens (before the dictionary's own limits: it never shrinks and grows by at most
+// L a chunk).
 int64_t target_size(const OvqOptions& options, int64_t tokens);
 
 // Centroids that the write of a chunk adds to `size`, `tokens` being the tokens committed after it.
@@ -41,7 +43,8 @@ int64_t new_centroid_count(const OvqOptions& options, int64_t size, int64_t toke
 // A dictionary of `size` centroids at `position`, after `tokens` more tokens.
 int64_t size_after(const OvqOptions& options, int64_t size, int64_t position, int64_t tokens);
 
-// Tokens that a state at `position` holds in their original form: the incomplete chunk; with rope the one before it too.
+// Tokens that a state at `position` holds in their original form: the incomplete chunk; with rope the one before it
+// too.
 int64_t pending_tokens(const OvqOptions& options, int64_t position);
 
 }  // namespace ovq::kernels

@@ -19,8 +19,8 @@ std::vector<OvqSequence> check_ovq(const char* op, const OvqInputs& in, std::spa
   for (size_t i = 0; i < states.size(); ++i) {
     const OvqShape& has = states[i].shape();
     check(has == shape, op, "states[", i, "] is for batch ", has.batch, ", ", has.kv_heads, " kv heads, key dim ",
-          has.key_dim, ", value dim ", has.value_dim, "; must be ", shape.batch, ", ", shape.kv_heads, ", ", shape.key_dim,
-          ", ", shape.value_dim);
+          has.key_dim, ", value dim ", has.value_dim, "; must be ", shape.batch, ", ", shape.kv_heads, ", ",
+          shape.key_dim, ", ", shape.value_dim);
     OvqOptions made_with = states[i].options();
     made_with.centroids = in.options.centroids;
     check(made_with == in.options, op, "states[", i, "] was made with other options; only centroids may change");
@@ -38,8 +38,8 @@ std::vector<OvqSequence> check_ovq(const char* op, const OvqInputs& in, std::spa
       sequence.size = state.size();
       sequence.pending = state.pending();
     }
-    check(sequence.position <= std::numeric_limits<int32_t>::max() - tokens[i].length, op, "q has time ", tokens[i].length,
-          " after position ", sequence.position, "; a sequence must stay below 2^31 tokens");
+    check(sequence.position <= std::numeric_limits<int32_t>::max() - tokens[i].length, op, "q has time ",
+          tokens[i].length, " after position ", sequence.position, "; a sequence must stay below 2^31 tokens");
     sequence.assignments = assignments;
     assignments += (sequence.pending + tokens[i].length) * in.k.heads;
     sequences.push_back(sequence);
@@ -78,7 +78,8 @@ void check_assignments(const char* op, const OvqInputs& in, const OvqSequence& s
 std::shared_ptr<const RotaryTable> make_rotary(const OvqInputs& in, const std::vector<OvqSequence>& sequences) {
   if (!in.options.rope) return nullptr;
   int64_t furthest = 0;
-  for (const OvqSequence& sequence : sequences) furthest = std::max(furthest, sequence.position + sequence.tokens.length);
+  for (const OvqSequence& sequence : sequences)
+    furthest = std::max(furthest, sequence.position + sequence.tokens.length);
   return rotary_table(in.options.chunk, in.q.dim, in.options.rope_base, furthest);
 }
 
@@ -124,8 +125,7 @@ Reading OvqRun::reading(int64_t count) const {
   reading.value_dim = dictionary_.value_dim;
   reading.beta = inputs_.beta.data() + kv_head_ * reading.group;
   if (options_.rope) reading.rotary = rotary_->current_row(chunk_row());
-  reading.dictionary = {rows.keys,       rows.values,       rows.log_counts,
-                        rows.key_stride, rows.value_stride, dictionary_.size};
+  reading.dictionary = {rows.keys, rows.values, rows.log_counts, rows.key_stride, rows.value_stride, dictionary_.size};
   reading.window = {options_.rope ? rows.rotated : dictionary_.key(dictionary_.size),
                     dictionary_.value(dictionary_.size),
                     nullptr,

@@ -67,8 +67,8 @@ class OvqRun {
   ChunkWrite next_write(int32_t* assignment) const;
   void write(const ChunkWrite& write, WriteScratch& scratch, UndoLog* log);
 
-  // Backward: the run as it was when the queries of chunk `chunk` read, once its write has been taken back; the window's
-  // tokens are fetched again, those before the call from `initial`. `rows` of the chunk's tokens count.
+  // Backward: the run as it was when the queries of chunk `chunk` read, once its write has been taken back; the
+  // window's tokens are fetched again, those before the call from `initial`. `rows` of the chunk's tokens count.
   void rewind(int64_t chunk, int64_t rows, const OvqState* initial, int64_t batch);
   void unwrite(const ChunkWrite& write, const DictionaryGradient& gradient, UndoLog& log, WriteScratch& scratch);
 

@@ -11,7 +11,8 @@ namespace {
 
 // Rows [0, count) of each of `heads` blocks of `stride`-wide rows, moved to blocks of another capacity.
 template <class T>
-Buffer<T> regrow(const Buffer<T>& old, int64_t heads, int64_t old_rows, int64_t new_rows, int64_t count, int64_t stride) {
+Buffer<T> regrow(const Buffer<T>& old, int64_t heads, int64_t old_rows, int64_t new_rows, int64_t count,
+                 int64_t stride) {
   Buffer<T> grown(heads * new_rows * stride);
   for (int64_t head = 0; head < heads && count > 0; ++head) {
     std::memcpy(grown.data() + head * new_rows * stride, old.data() + head * old_rows * stride,

@@ -1,5 +1,6 @@
 // The memory of OVQ-attention: for each sequence of a batch and each kv head a dictionary of centroids, their counts,
-// the tokens that wait for their chunk to complete, and the position. Size follows the centroids in use and the chunk, not the context.
+// the tokens that wait for their chunk to complete, and the position. Size follows the centroids in use and the chunk,
+// not the context.
 #pragma once
 
 #include <cstdint>

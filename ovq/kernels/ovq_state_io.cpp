@@ -1,9 +1,10 @@
 // A state as bytes, little-endian:
 //   "OVQSTATE", version u32, header (below), then for each sequence and head
 //   keys [rows, dk], values [rows, dv] (centroids, then pending tokens), counts [n] i64,
-//   similarity [searched] f32 and centroid [searched] i32 of the keys searched so far in this chunk; FNV-1a of all before, u64.
-// A reader trusts nothing: each field has its range, and memory grows with the bytes that really come, not with what the
-// header promises.
+//   similarity [searched] f32 and centroid [searched] i32 of the keys searched so far in this chunk; FNV-1a of all
+//   before, u64.
+// A reader trusts nothing: each field has its range, and memory grows with the bytes that really come, not with what
+// the header promises.
 #include <algorithm>
 #include <array>
 #include <bit>
@@ -160,11 +161,13 @@ void check_head(const HeadData& head, int64_t size, int64_t committed) {
   int64_t total = 0;
   for (const int64_t count : head.counts) {
     if (count < 1 || count > committed - total) {
-      corrupt("a count is " + std::to_string(count) + "; counts must be positive and sum to " + std::to_string(committed));
+      corrupt("a count is " + std::to_string(count) + "; counts must be positive and sum to " +
+              std::to_string(committed));
     }
     total += count;
   }
-  if (total != committed) corrupt("the counts sum to " + std::to_string(total) + "; must be " + std::to_string(committed));
+  if (total != committed)
+    corrupt("the counts sum to " + std::to_string(total) + "; must be " + std::to_string(committed));
   for (const int32_t centroid : head.best_centroid) {
     if (centroid < 0 || centroid >= size) {
       corrupt("a nearest centroid is " + std::to_string(centroid) + "; must be below " + std::to_string(size));
@@ -209,7 +212,8 @@ OvqState OvqState::read(std::istream& in) {
   reader.bytes(magic.data(), magic.size());
   if (!std::equal(magic.begin(), magic.end(), kMagic)) corrupt("not a state: the first bytes are not \"OVQSTATE\"");
   const auto version = reader.value<uint32_t>();
-  if (version != kVersion) corrupt("version " + std::to_string(version) + "; this program reads " + std::to_string(kVersion));
+  if (version != kVersion)
+    corrupt("version " + std::to_string(version) + "; this program reads " + std::to_string(kVersion));
   OvqShape shape;
   shape.batch = reader.in_range("batch", 0, kMaxRows);
   shape.kv_heads = reader.in_range("kv_heads", 1, kMaxRows);

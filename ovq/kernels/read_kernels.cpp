@@ -74,7 +74,8 @@ HWY_EXPORT(kernels_of_target);
 
 int64_t compiled_targets() { return HWY_TARGETS; }
 
-// The kernels of one target among those compiled and supported. Highway's own choice, which the process shares, is put back.
+// The kernels of one target among those compiled and supported. Highway's own choice, which the process shares, is put
+// back.
 const ReadKernels& kernels_of(int64_t target) {
   hwy::SetSupportedTargetsForTest(target);
   hwy::GetChosenTarget().Update(hwy::SupportedTargets());

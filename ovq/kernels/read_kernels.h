@@ -1,5 +1,6 @@
 // What the instruction-set specific code offers: attention of a block of query rows to runs of keys, forward and
-// backward, and the search for the nearest centroid. Everything above it (which keys, which rows, which thread) is plain C++.
+// backward, and the search for the nearest centroid. Everything above it (which keys, which rows, which thread) is
+// plain C++.
 //
 // A row is one query of one query head; the queries of a kv head's group share its keys, so rows are flattened as
 // row = time * group + head. Sixteen rows make a panel and sit side by side in vector lanes: keys are read as they lie
@@ -21,7 +22,8 @@ inline constexpr int64_t kBackwardTile = 96;  // keys per step of the backward
 inline int64_t round_up(int64_t value, int64_t unit) { return (value + unit - 1) / unit * unit; }
 inline int64_t padded(int64_t dim) { return round_up(dim, kPanel); }
 
-// Rows of one kv head inside a [time, heads, dim] tensor: row r is data + (r / group) * time_stride + (r % group) * head_stride.
+// Rows of one kv head inside a [time, heads, dim] tensor: row r is data + (r / group) * time_stride + (r % group) *
+// head_stride.
 template <class T>
 struct Rows {
   T* data = nullptr;
@@ -51,8 +53,9 @@ struct Reading {
   Rows<const float> q;
   int64_t group = 1;
   int64_t key_dim = 0, value_dim = 0;
-  const float* beta = nullptr;    // [group]
-  const float* rotary = nullptr;  // [time][key_dim]: cosines, then sines, of each query's position; nullptr: no rotation
+  const float* beta = nullptr;  // [group]
+  const float* rotary =
+      nullptr;  // [time][key_dim]: cosines, then sines, of each query's position; nullptr: no rotation
   KeyRun dictionary;
   KeyRun window;
   int64_t first_last = 0;
@@ -105,7 +108,8 @@ struct ReadKernels {
   void (*forward)(const ForwardBlock& block, Workspace& workspace);
 
   // Backward of a block: pack once, then each tile (in any order, on any thread, as long as d_q is summed in tile
-  // order), then finish. `d_q` holds panels(rows) * padded-to-16 key_dim * 16 floats; `add` says whether the tile adds to it.
+  // order), then finish. `d_q` holds panels(rows) * padded-to-16 key_dim * 16 floats; `add` says whether the tile adds
+  // to it.
   void (*backward_pack)(const BackwardBlock& block, Workspace& shared);
   void (*backward_tile)(const BackwardBlock& block, const Workspace& shared, int64_t tile, Workspace& own, float* d_q,
                         bool add);

@@ -20,7 +20,8 @@ Buffer<float> make_rows(int64_t first_position, int64_t rows, int64_t dim, float
   const int64_t half = dim / 2;
   Buffer<float> table(rows * dim);
   for (int64_t i = 0; i < half; ++i) {
-    const double frequency = std::pow(static_cast<double>(base), -2.0 * static_cast<double>(i) / static_cast<double>(dim));
+    const double frequency =
+        std::pow(static_cast<double>(base), -2.0 * static_cast<double>(i) / static_cast<double>(dim));
     for (int64_t row = 0; row < rows; ++row) {
       const double angle = static_cast<double>(first_position + row) * frequency;
       table[row * dim + i] = static_cast<float>(std::cos(angle));

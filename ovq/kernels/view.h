@@ -17,13 +17,9 @@ struct View {
     return {data, batch, time, heads, dim, time * heads * dim, heads * dim, dim};
   }
 
-  T* row(int64_t b, int64_t t, int64_t h) const {
-    return data + b * batch_stride + t * time_stride + h * head_stride;
-  }
+  T* row(int64_t b, int64_t t, int64_t h) const { return data + b * batch_stride + t * time_stride + h * head_stride; }
 
-  operator View<const T>() const
-    requires(!std::is_const_v<T>)
-  {
+  operator View<const T>() const requires(!std::is_const_v<T>) {
     return {data, batch, time, heads, dim, batch_stride, time_stride, head_stride};
   }
 };

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <limits>
@@ -177,17 +178,19 @@ TEST_P(OvqAttentionForward, ZeroRowStaysUnderNormalize) {
   for (float value : forward.o.values()) EXPECT_TRUE(std::isfinite(value));
 }
 
-// Choices of their own, without the fast path's: exact where no rounding can flip them.
-TEST_P(OvqAttentionForward, ChoicesOnIntegerKeys) {
-  for (const NewCentroids new_centroids : {NewCentroids::spread, NewCentroids::random}) {
-    OvqProblem problem(
-        {.tokens = 20,
-         .kv_heads = 1,
-         .key_dim = 3,
-         .options = {.chunk = 10, .centroids = 4, .growth = Growth::all, .new_centroids = new_centroids}});
-    Random random(3);
-    problem.k.each_row(
-        [&](float* row) { std::generate(row, row + 3, [&] { return static_cast<float>(random.below(5)) - 2; }); });
+// Small integers and a rate of 1/2 leave nothing to rounding: every choice, and every tie, is that of the plain loop.
+TEST_P(OvqAttentionForward, TiesAreBrokenAsWritten) {
+  for (uint64_t seed = 0; seed < 60; ++seed) {
+    OvqCase c{.tokens = 64, .query_heads = 2, .kv_heads = 2, .seed = seed};
+    c.key_dim = std::vector<int64_t>{2, 3, 18}[seed % 3];
+    c.options = {.chunk = seed % 2 == 0 ? 9 : 16, .centroids = 40, .rate = 0.5f, .rope = seed % 6 == 4};
+    if (seed % 5 == 0) c.options.new_centroids = NewCentroids::random;
+    SCOPED_TRACE(testing::Message() << c << ", seed " << seed);
+    OvqProblem problem(c);
+    Random random(seed);
+    problem.k.each_row([&](float* row) {
+      std::generate(row, row + c.key_dim, [&] { return static_cast<float>(random.below(3)) - 1; });
+    });
     EXPECT_EQ(run_forward(problem.inputs()).assignments, expected_forward<double>(problem.inputs()).assignments);
   }
 }

@@ -4,7 +4,8 @@
 //   per tile             d_v <- d_v + P^T . d_o,  d_k <- d_k + dS^T . (beta q)
 //   at the end           d_q <- beta d_q',  d_beta <- d_beta + q . d_q'            delta = o . d_o per row
 //
-// Five products of the same 6 x 16 kernel. The tiles of a block are independent but for d_q', which is summed in tile order.
+// Five products of the same 6 x 16 kernel. The tiles of a block are independent but for d_q', which is summed in tile
+// order.
 #if defined(OVQ_KERNELS_SIMD_BACKWARD_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef OVQ_KERNELS_SIMD_BACKWARD_INL_H_
 #undef OVQ_KERNELS_SIMD_BACKWARD_INL_H_
@@ -28,7 +29,8 @@ namespace ovq::kernels::detail {
 namespace HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// A packed block. Panels have the rows in their lanes; columns [dim / 16][rows][16] have sixteen elements of a row there.
+// A packed block. Panels have the rows in their lanes; columns [dim / 16][rows][16] have sixteen elements of a row
+// there.
 struct PackedBlock {
   int64_t panels, rows;  // rows padded to whole panels
   float *q, *d_o;        // [panels][dim][16]
@@ -57,8 +59,8 @@ struct PackedBlock {
   }
 };
 
-// P and dS of a tile lie as [key][row], so that both the rows (as lanes) and the keys (as broadcasts) can be summed over.
-// A multiple of 128 floats would put all keys into the same few sets of L1.
+// P and dS of a tile lie as [key][row], so that both the rows (as lanes) and the keys (as broadcasts) can be summed
+// over. A multiple of 128 floats would put all keys into the same few sets of L1.
 inline constexpr int64_t kWeightStride = kBlockRows + kPanel;
 
 // columns[:, row, :] <- factor * from
@@ -130,7 +132,7 @@ HWY_NOINLINE void backward_pack(const BackwardBlock& block, Workspace& shared) {
 
 // P and dS of one panel and the keys of a tile, in its lanes of the weights; zero where a row may not see the key
 HWY_NOINLINE void probabilities(const Reading& reading, const PackedBlock& packed, int64_t panel, const KeyRun& keys,
-                              int64_t tile, const TileRange& range, float* HWY_RESTRICT p, float* HWY_RESTRICT ds) {
+                                int64_t tile, const TileRange& range, float* HWY_RESTRICT p, float* HWY_RESTRICT ds) {
   const PanelTag d;
   const float* q = packed.q + panel * reading.key_dim * kPanel;
   const float* d_o = packed.d_o + panel * reading.value_dim * kPanel;
@@ -180,7 +182,7 @@ HWY_NOINLINE void probabilities(const Reading& reading, const PackedBlock& packe
 
 // d_q' <- (add ? d_q' : 0) + dS . k
 HWY_NOINLINE void query_gradient(const KeyRun& keys, int64_t tile, const TileRange& range, int64_t dim,
-                               const float* HWY_RESTRICT ds, float* HWY_RESTRICT d_q, bool add) {
+                                 const float* HWY_RESTRICT ds, float* HWY_RESTRICT d_q, bool add) {
   const PanelTag d;
   const float* first = keys.keys + (tile + range.begin) * keys.key_stride;
   for_row_runs(dim, [&](auto run, int64_t column) HWY_ATTR {
@@ -244,7 +246,7 @@ HWY_INLINE void clear_weights(float* p, float* ds, int64_t begin, int64_t end) {
 }
 
 HWY_NOINLINE void backward_tile(const BackwardBlock& block, const Workspace& shared, int64_t tile_index, Workspace& own,
-                              float* d_q, bool add) {
+                                float* d_q, bool add) {
   const Reading& reading = *block.reading;
   const PackedBlock packed(block, shared.packed.data());
   const bool in_dictionary = tile_index < block.dictionary_tiles();
@@ -260,8 +262,7 @@ HWY_NOINLINE void backward_tile(const BackwardBlock& block, const Workspace& sha
   for (int64_t panel = 0; panel < packed.panels; ++panel) {
     const int64_t first_row = block.first_row + panel * kPanel;
     const int64_t rows = std::min(kPanel, block.first_row + block.rows - first_row);
-    const TileRange range =
-        in_dictionary ? TileRange::all(count) : window_range(reading, first_row, rows, tile, count);
+    const TileRange range = in_dictionary ? TileRange::all(count) : window_range(reading, first_row, rows, tile, count);
     float* panel_p = p + panel * kPanel;
     float* panel_ds = ds + panel * kPanel;
     float* panel_d_q = d_q + panel * reading.key_dim * kPanel;

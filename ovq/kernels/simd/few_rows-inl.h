@@ -1,5 +1,5 @@
-// Forward of a few rows (decode). The keys are read once, in order, and the vector lanes hold keys instead of rows; each
-// row sees the same operations in the same order as in a panel, so the result has the same bits.
+// Forward of a few rows (decode). The keys are read once, in order, and the vector lanes hold keys instead of rows;
+// each row sees the same operations in the same order as in a panel, so the result has the same bits.
 //
 // Bound by memory: (dk + dv) floats per key. First all scores, then the softmax (scalars per tile), then the values.
 #if defined(OVQ_KERNELS_SIMD_FEW_ROWS_INL_H_) == defined(HWY_TARGET_TOGGLE)
@@ -35,7 +35,7 @@ inline constexpr int64_t kKeyGroup = 16;  // keys scored together: four transpos
 
 template <int R>
 HWY_NOINLINE void dot_key_group(const float* HWY_RESTRICT rows, const float* HWY_RESTRICT keys, int64_t stride,
-                              int64_t count, int64_t dim, float (&dot)[R][kKeyGroup]) {
+                                int64_t count, int64_t dim, float (&dot)[R][kKeyGroup]) {
   for (int r = 0; r < R; ++r) {
     for (int64_t key = 0; key < count; ++key) {
       float sum = 0.0f;
@@ -51,7 +51,7 @@ HWY_NOINLINE void dot_key_group(const float* HWY_RESTRICT rows, const float* HWY
 // after another, and the next group is prefetched in that order: the transposed access alone loses half the bandwidth.
 template <int R>
 HWY_NOINLINE void dot_key_group(const float* HWY_RESTRICT rows, const float* HWY_RESTRICT keys, int64_t stride,
-                              int64_t count, int64_t dim, float (&dot)[R][kKeyGroup]) {
+                                int64_t count, int64_t dim, float (&dot)[R][kKeyGroup]) {
   const Block tag;
   BlockVector acc[R][4];
   for (int r = 0; r < R; ++r) {
@@ -93,12 +93,12 @@ HWY_NOINLINE void dot_key_group(const float* HWY_RESTRICT rows, const float* HWY
 #endif  // HWY_TARGET == HWY_SCALAR
 
 struct FewRows {
-  const float* rows;           // [queries + searched][key_dim]
+  const float* rows;  // [queries + searched][key_dim]
   int queries, searched;
-  float scale[kFewRows];       // beta log2(e) of each query
+  float scale[kFewRows];  // beta log2(e) of each query
   float best_similarity[kFewRows];
   int32_t best_centroid[kFewRows];
-  float* scores[kFewRows];     // of each query
+  float* scores[kFewRows];  // of each query
 };
 
 // Scores of the keys [begin, end); with `search` the nearest key of the searched rows too.
@@ -173,7 +173,7 @@ HWY_INLINE void accumulate_columns(D d, const float* HWY_RESTRICT p, const float
 
 // out <- out rescale + p . v over the keys [begin, end)
 HWY_NOINLINE void accumulate_row(const float* p, const KeyRun& keys, int64_t begin, int64_t end, int64_t dim,
-                               float rescale, float* HWY_RESTRICT acc, float* HWY_RESTRICT out) {
+                                 float rescale, float* HWY_RESTRICT acc, float* HWY_RESTRICT out) {
   const PanelTag d;
   const hn::CappedTag<float, 1> one;
   const int64_t whole = dim / kLanes * kLanes;

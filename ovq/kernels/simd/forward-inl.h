@@ -35,7 +35,8 @@ inline constexpr float kLn2 = 0.693147180559945309417f;
 // Where the running maximum starts: below every score, and finite, so that nothing becomes inf - inf.
 inline constexpr float kLowest = std::numeric_limits<float>::lowest();
 
-// The part of a tile that a panel reads: keys [begin, end), of which [full_begin, full_end) are visible to all its rows.
+// The part of a tile that a panel reads: keys [begin, end), of which [full_begin, full_end) are visible to all its
+// rows.
 struct TileRange {
   int64_t begin = 0, full_begin = 0, full_end = 0, end = 0;
   alignas(64) float first[kPanel];  // of each row, relative to the tile; only set where the range is not full
@@ -48,7 +49,7 @@ struct TileRange {
 
 // What rows first_row ... first_row + rows - 1 see of the window's keys [tile, tile + count).
 HWY_NOINLINE TileRange window_range(const Reading& reading, int64_t first_row, int64_t rows, int64_t tile,
-                                  int64_t count) {
+                                    int64_t count) {
   const int64_t last_row = first_row + rows - 1;
   TileRange range;
   range.begin = std::max<int64_t>(0, reading.first(first_row) - tile);
@@ -87,7 +88,8 @@ HWY_INLINE bool all_finite(const float* values, int64_t stride, int64_t begin, i
   return tail == 0.0f && hn::AllTrue(d, hn::Eq(sum, hn::Zero(d)));
 }
 
-// multiply_add over keys of which a row takes only those it may see: p is zero for the others, but their value may be NaN.
+// multiply_add over keys of which a row takes only those it may see: p is zero for the others, but their value may be
+// NaN.
 template <int R>
 HWY_INLINE void multiply_add_visible(const float* HWY_RESTRICT p, const float* HWY_RESTRICT values, int64_t stride,
                                      const TileRange& range, PanelVector (&acc)[R][kVectors]) {
@@ -116,7 +118,7 @@ struct ForwardPanel {
 
 // scores[key][lane] of the keys [begin, end) and their maximum over all of them
 HWY_NOINLINE void score_tile(const ForwardPanel& panel, const KeyRun& keys, int64_t tile, int64_t begin, int64_t end,
-                           int64_t dim, float* HWY_RESTRICT scores, PanelVector (&max)[kVectors]) {
+                             int64_t dim, float* HWY_RESTRICT scores, PanelVector (&max)[kVectors]) {
   const PanelTag d;
   const float* first = keys.keys + (tile + begin) * keys.key_stride;
   const float* log_counts = keys.log_counts == nullptr ? nullptr : keys.log_counts + tile + begin;
@@ -159,8 +161,9 @@ HWY_NOINLINE void mask_tile(const TileRange& range, float* HWY_RESTRICT scores, 
 }
 
 // scores <- p = 2^(s - m'); updates the panel's maximum and sum; returns 2^(m - m')
-HWY_NOINLINE void softmax_tile(const ForwardPanel& panel, int64_t begin, int64_t end, const PanelVector (&tile_max)[kVectors],
-                             float* HWY_RESTRICT scores, PanelVector (&rescale)[kVectors]) {
+HWY_NOINLINE void softmax_tile(const ForwardPanel& panel, int64_t begin, int64_t end,
+                               const PanelVector (&tile_max)[kVectors], float* HWY_RESTRICT scores,
+                               PanelVector (&rescale)[kVectors]) {
   const PanelTag d;
   PanelVector max[kVectors], sum[kVectors];
 #pragma GCC unroll 8
@@ -189,12 +192,13 @@ HWY_NOINLINE void softmax_tile(const ForwardPanel& panel, int64_t begin, int64_t
 
 // out <- out rescale + p . v
 HWY_NOINLINE void accumulate_values(const ForwardPanel& panel, const KeyRun& keys, int64_t tile, const TileRange& range,
-                                  int64_t dim, const float* HWY_RESTRICT p, const PanelVector (&rescale)[kVectors]) {
+                                    int64_t dim, const float* HWY_RESTRICT p, const PanelVector (&rescale)[kVectors]) {
   const PanelTag d;
   const float* values = keys.values + tile * keys.value_stride;
   // Hidden keys have p = 0, which hides their values too, unless those are inf or NaN.
-  const bool selective = range.masked() && !(all_finite(values, keys.value_stride, range.begin, range.full_begin, dim) &&
-                                             all_finite(values, keys.value_stride, range.full_end, range.end, dim));
+  const bool selective =
+      range.masked() && !(all_finite(values, keys.value_stride, range.begin, range.full_begin, dim) &&
+                          all_finite(values, keys.value_stride, range.full_end, range.end, dim));
   for_row_runs(dim, [&](auto run, int64_t column) HWY_ATTR {
     constexpr int R = run;
     PanelVector acc[R][kVectors];
@@ -217,7 +221,7 @@ HWY_NOINLINE void accumulate_values(const ForwardPanel& panel, const KeyRun& key
 }
 
 HWY_NOINLINE void read_tile(const Reading& reading, const ForwardPanel& panel, const KeyRun& keys, int64_t tile,
-                          const TileRange& range, float* scores) {
+                            const TileRange& range, float* scores) {
   const PanelTag d;
   PanelVector max[kVectors], rescale[kVectors];
   for (int x = 0; x < kVectors; ++x) max[x] = hn::Set(d, kLowest);
@@ -229,7 +233,7 @@ HWY_NOINLINE void read_tile(const Reading& reading, const ForwardPanel& panel, c
 
 // best <- max(best, keys . k), strictly, so that the first of equals stays and NaN never enters
 HWY_NOINLINE void search_tile(const float* panel, const KeyRun& keys, int64_t tile, int64_t count, int64_t dim,
-                            float* best_similarity, int32_t* best_centroid) {
+                              float* best_similarity, int32_t* best_centroid) {
   const PanelTag d;
   const hn::RebindToSigned<PanelTag> di;
   PanelVector best[kVectors];
@@ -298,7 +302,12 @@ HWY_NOINLINE void forward_panels(const ForwardBlock& block, Workspace& workspace
     float* out = at + dim * kPanel;
     float* scale = out + reading.value_dim * kPanel;
     const int64_t first = block.first_row + p * kPanel;
-    return ForwardPanel{at, out, scale, scale + kPanel, scale + 2 * kPanel, first,
+    return ForwardPanel{at,
+                        out,
+                        scale,
+                        scale + kPanel,
+                        scale + 2 * kPanel,
+                        first,
                         std::min(kPanel, block.first_row + block.rows - first)};
   };
   for (int64_t p = 0; p < panels; ++p) {

@@ -41,7 +41,7 @@ HWY_NOINLINE void pack_panel(const float* const (&rows)[kPanel], int64_t dim, fl
 }
 
 HWY_NOINLINE void unpack_panel(const float* HWY_RESTRICT panel, int64_t dim, float* const (&rows)[kPanel],
-                             int64_t count) {
+                               int64_t count) {
   unpack_columns_of_rows(panel, 0, dim, rows, count);
 }
 
@@ -83,7 +83,7 @@ HWY_NOINLINE void pack_panel(const float* const (&rows)[kPanel], int64_t dim, fl
 }
 
 HWY_NOINLINE void unpack_panel(const float* HWY_RESTRICT panel, int64_t dim, float* const (&rows)[kPanel],
-                             int64_t count) {
+                               int64_t count) {
   const Block tag;
   const int64_t whole = dim / 4 * 4;
   for (int64_t lane = 0; lane < count; lane += 4) {
@@ -100,8 +100,8 @@ HWY_NOINLINE void unpack_panel(const float* HWY_RESTRICT panel, int64_t dim, flo
 
 #endif  // HWY_TARGET == HWY_SCALAR
 
-// Where the queries first ... first + count - 1 lie, rotated if need be; the lanes without one point to zeros. `scratch`
-// holds (kPanel + 1) * key_dim floats.
+// Where the queries first ... first + count - 1 lie, rotated if need be; the lanes without one point to zeros.
+// `scratch` holds (kPanel + 1) * key_dim floats.
 HWY_INLINE void query_rows(const Reading& reading, int64_t first, int64_t count, float* scratch,
                            const float* (&rows)[kPanel]) {
   const int64_t dim = reading.key_dim;
@@ -118,7 +118,7 @@ HWY_INLINE void query_rows(const Reading& reading, int64_t first, int64_t count,
 
 // `count` <= kPanel rows of a strided tensor as a panel; missing lanes are zero. `zeros` holds `dim` zeros.
 HWY_NOINLINE void pack_rows(const float* data, int64_t stride, int64_t count, int64_t dim, const float* zeros,
-                          float* panel) {
+                            float* panel) {
   const float* rows[kPanel];
   for (int64_t lane = 0; lane < kPanel; ++lane) rows[lane] = lane < count ? data + lane * stride : zeros;
   pack_panel(rows, dim, panel);

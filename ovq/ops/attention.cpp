@@ -1,0 +1,90 @@
+#include "ovq/ops/attention.h"
+
+#include <torch/csrc/autograd/custom_function.h>
+
+#include <vector>
+
+#include "ovq/kernels/attention.h"
+#include "ovq/kernels/checks.h"
+#include "ovq/ops/inputs.h"
+#include "ovq/ops/plain_attention.h"
+#include "ovq/ops/tensor_view.h"
+
+namespace ovq::ops {
+namespace {
+
+using at::Tensor;
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+
+std::span<float> span_of(const Tensor& x) { return {x.data_ptr<float>(), static_cast<size_t>(x.numel())}; }
+
+kernels::AttentionInputs kernel_inputs(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& beta,
+                                       int64_t window, int64_t query_offset, const std::vector<int64_t>& cu_seqlens) {
+  return {.q = view_of(q),
+          .k = view_of(k),
+          .v = view_of(v),
+          .beta = span_of(beta),
+          .window = window,
+          .query_offset = query_offset,
+          .cu_seqlens = cu_seqlens};
+}
+
+class FusedAttention : public torch::autograd::Function<FusedAttention> {
+ public:
+  static Tensor forward(AutogradContext* context, const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& beta,
+                        int64_t window, int64_t query_offset, const std::vector<int64_t>& cu_seqlens) {
+    use_torch_threads();
+    const Tensor o = at::empty({q.size(0), q.size(1), q.size(2), v.size(3)}, q.options());
+    const Tensor lse = at::empty({q.size(0), q.size(1), q.size(2), 1}, q.options());
+    kernels::attention_forward(kernel_inputs(q, k, v, beta, window, query_offset, cu_seqlens),
+                               {.o = view_of(o), .lse = view_of(lse)});
+    context->save_for_backward({q, k, v, beta, o, lse});
+    context->saved_data["window"] = window;
+    context->saved_data["query_offset"] = query_offset;
+    context->saved_data["cu_seqlens"] = cu_seqlens;
+    return o;
+  }
+
+  static variable_list backward(AutogradContext* context, variable_list gradients) {
+    use_torch_threads();
+    const variable_list saved = context->get_saved_variables();
+    const Tensor &q = saved[0], &k = saved[1], &v = saved[2], &beta = saved[3], &o = saved[4], &lse = saved[5];
+    const std::vector<int64_t> cu_seqlens = context->saved_data["cu_seqlens"].toIntVector();
+    const Tensor d_o = with_contiguous_rows(gradients[0]);
+    const auto like = [](const Tensor& x) { return at::empty(x.sizes(), x.options()); };
+    const Tensor d_q = like(q), d_k = like(k), d_v = like(v), d_beta = like(beta);
+    kernels::attention_backward(
+        kernel_inputs(q, k, v, beta, context->saved_data["window"].toInt(), context->saved_data["query_offset"].toInt(),
+                      cu_seqlens),
+        {.o = view_of(o), .lse = view_of(lse)}, view_of(d_o),
+        {.d_q = view_of(d_q), .d_k = view_of(d_k), .d_v = view_of(d_v), .d_beta = span_of(d_beta)});
+    return once_differentiable("attention", {d_q, d_k, d_v, d_beta, Tensor(), Tensor(), Tensor()});
+  }
+};
+
+}  // namespace
+
+Tensor attention(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& beta, int64_t window,
+                 int64_t query_offset, const c10::optional<Tensor>& cu_seqlens) {
+  constexpr const char* op = "attention";
+  const Inputs in = make_inputs(op, q, k, v, beta, cu_seqlens);
+  kernels::check_attention_span(op, in.q.size(1), in.k.size(1), window, query_offset, !in.cu_seqlens.empty());
+  switch (in.path) {
+    case Path::meta:
+      return at::empty({q.size(0), q.size(1), q.size(2), v.size(3)}, q.options());
+    case Path::fused:
+      return FusedAttention::apply(in.q, in.k, in.v, in.beta, window, query_offset, in.cu_seqlens).to(in.dtype);
+    case Path::plain:
+      break;
+  }
+  if (in.cu_seqlens.empty()) return plain_attention(in.q, in.k, in.v, in.beta, window, query_offset);
+  std::vector<Tensor> parts;
+  for (size_t i = 0; i + 1 < in.cu_seqlens.size(); ++i) {
+    const auto part = [&](const Tensor& x) { return x.slice(1, in.cu_seqlens[i], in.cu_seqlens[i + 1]); };
+    parts.push_back(plain_attention(part(in.q), part(in.k), part(in.v), in.beta, window, 0));
+  }
+  return parts.empty() ? at::empty({q.size(0), 0, q.size(2), v.size(3)}, q.options()) : at::cat(parts, 1);
+}
+
+}  // namespace ovq::ops

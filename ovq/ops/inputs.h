@@ -1,0 +1,34 @@
+// What the ops have in common: checks that need tensors, dtypes, packed offsets, threads, and which path runs.
+#pragma once
+
+#include <ATen/ATen.h>
+#include <torch/csrc/autograd/variable.h>
+
+#include <vector>
+
+namespace ovq::ops {
+
+enum class Path {
+  fused,  // kernels, float32 inside
+  plain,  // ATen calls: other devices and dtypes, or OVQ_FORCE_REFERENCE=1
+  meta,   // shapes only
+};
+
+struct Inputs {
+  at::Tensor q, k, v, beta;         // of one dtype, float32 on the fused path; rows contiguous there
+  std::vector<int64_t> cu_seqlens;  // empty: not packed
+  at::ScalarType dtype;             // of the output
+  Path path;
+};
+
+// Throws std::invalid_argument (ValueError) or c10::TypeError naming the argument.
+Inputs make_inputs(const char* op, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                   const at::Tensor& beta, const c10::optional<at::Tensor>& cu_seqlens);
+
+// The kernels use as many threads as torch does.
+void use_torch_threads();
+
+// Gradients of a fused backward: usable, but a second differentiation says what is missing.
+torch::autograd::variable_list once_differentiable(const char* op, torch::autograd::variable_list gradients);
+
+}  // namespace ovq::ops

@@ -1,0 +1,327 @@
+#include "ovq/ops/ovq_attention.h"
+
+#include <torch/csrc/autograd/custom_function.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "ovq/kernels/checks.h"
+#include "ovq/kernels/ovq_attention.h"
+#include "ovq/ops/inputs.h"
+#include "ovq/ops/tensor_view.h"
+
+namespace ovq::ops {
+namespace {
+
+using at::Tensor;
+using kernels::OvqOptions;
+using kernels::OvqState;
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+
+constexpr const char* kOp = "ovq_attention";
+
+// What forward tells backward, besides tensors.
+struct OvqCall : torch::CustomClassHolder {
+  OvqOptions options;
+  std::vector<int64_t> cu_seqlens;
+  std::vector<std::shared_ptr<OvqState>> initial;  // empty: from the start
+  std::vector<std::shared_ptr<OvqState>> final;    // set by forward if wanted
+  bool want_states = false;
+  bool want_gradients = false;
+};
+using CallPtr = c10::intrusive_ptr<OvqCall>;
+
+std::span<float> span_of(const Tensor& x) { return {x.data_ptr<float>(), static_cast<size_t>(x.numel())}; }
+
+kernels::OvqInputs kernel_inputs(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& beta,
+                                 const OvqCall& call) {
+  return {.q = view_of(q),
+          .k = view_of(k),
+          .v = view_of(v),
+          .beta = span_of(beta),
+          .options = call.options,
+          .cu_seqlens = call.cu_seqlens};
+}
+
+int64_t state_count(const Tensor& q, const std::vector<int64_t>& cu_seqlens) {
+  (void)q;
+  return cu_seqlens.empty() ? 1 : static_cast<int64_t>(cu_seqlens.size()) - 1;
+}
+
+// States for the kernels to work on: copies of the initial ones, or new.
+std::vector<OvqState> working_states(const Tensor& q, const Tensor& k, const Tensor& v, const OvqCall& call) {
+  std::vector<OvqState> states;
+  if (!call.initial.empty()) {
+    for (const auto& state : call.initial) states.push_back(*state);
+  } else if (call.want_states) {
+    const int64_t batch = call.cu_seqlens.empty() ? q.size(0) : 1;
+    states.assign(state_count(q, call.cu_seqlens), OvqState({batch, k.size(2), k.size(3), v.size(3)}, call.options));
+  }
+  return states;
+}
+
+class FusedOvqAttention : public torch::autograd::Function<FusedOvqAttention> {
+ public:
+  // Outputs: o, then keys, values, pending keys and pending values of each state if wanted.
+  static variable_list forward(AutogradContext* context, const Tensor& q, const Tensor& k, const Tensor& v,
+                               const Tensor& beta, at::TensorList state_tensors, const CallPtr& call) {
+    use_torch_threads();
+    const kernels::OvqInputs inputs = kernel_inputs(q, k, v, beta, *call);
+    std::vector<OvqState> states = working_states(q, k, v, *call);
+    const Tensor o = at::empty({q.size(0), q.size(1), q.size(2), v.size(3)}, q.options());
+    kernels::OvqOutputs outputs = {.o = view_of(o), .lse = {}, .assignments = {}};
+    Tensor lse, assignments;
+    if (call->want_gradients) {
+      lse = at::empty({q.size(0), q.size(1), q.size(2), 1}, q.options());
+      assignments = at::empty({kernels::ovq_assignment_count(inputs, states)}, q.options().dtype(at::kInt));
+      outputs.lse = view_of(lse);
+      outputs.assignments = {assignments.data_ptr<int32_t>(), static_cast<size_t>(assignments.numel())};
+    }
+    kernels::ovq_attention_forward(inputs, outputs, states);
+
+    variable_list results = {o};
+    for (OvqState& state : states) {
+      if (!call->want_states) break;
+      call->final.push_back(std::make_shared<OvqState>(std::move(state)));
+      const StateTensors views = views_of(call->final.back());
+      for (const Tensor& x : {views.keys, views.values, views.pending_keys, views.pending_values}) results.push_back(x);
+    }
+    if (call->want_gradients) {
+      context->save_for_backward({q, k, v, beta, o, lse, assignments});
+      context->saved_data["call"] = c10::IValue::make_capsule(call);
+      context->saved_data["state_tensors"] = static_cast<int64_t>(state_tensors.size());
+      context->set_materialize_grads(false);
+    }
+    return results;
+  }
+
+  static variable_list backward(AutogradContext* context, variable_list gradients) {
+    use_torch_threads();
+    const variable_list saved = context->get_saved_variables();
+    const Tensor &q = saved[0], &k = saved[1], &v = saved[2], &beta = saved[3], &o = saved[4], &lse = saved[5];
+    const Tensor& assignments = saved[6];
+    const auto capsule = context->saved_data["call"].toCapsule();
+    const OvqCall& call = static_cast<const OvqCall&>(*capsule);
+
+    const Tensor d_o = gradients[0].defined() ? with_contiguous_rows(gradients[0]) : at::zeros_like(o);
+    // Gradients of the final states count only where there are initial ones or a fresh start: both are given to the
+    // kernel.
+    std::vector<OvqState> initial;
+    if (!call.initial.empty()) {
+      for (const auto& state : call.initial) initial.push_back(*state);
+    } else if (call.want_states) {
+      initial = working_states(q, k, v, call);
+    }
+    std::vector<Tensor> kept;  // what the views below look into
+    std::vector<kernels::OvqStateGradients<const float>> d_final;
+    const auto view = [&](const Tensor& gradient) -> kernels::View<const float> {
+      if (!gradient.defined() || gradient.numel() == 0) return {};
+      kept.push_back(with_contiguous_rows(gradient));
+      return state_view_of(kept.back());
+    };
+    for (size_t i = 1; i + 3 < gradients.size(); i += 4) {
+      d_final.push_back({view(gradients[i]), view(gradients[i + 1]), view(gradients[i + 2]), view(gradients[i + 3])});
+    }
+    std::vector<Tensor> d_states;
+    std::vector<kernels::OvqStateGradients<float>> d_initial;
+    const int64_t state_tensors = context->saved_data["state_tensors"].toInt();
+    for (size_t i = 0; i < initial.size() && state_tensors > 0; ++i) {
+      kernels::View<float> views[4];
+      const kernels::View<const float> shapes[4] = {initial[i].keys(), initial[i].values(), initial[i].pending_keys(),
+                                                    initial[i].pending_values()};
+      for (int j = 0; j < 4; ++j) {
+        d_states.push_back(at::zeros({shapes[j].batch, shapes[j].heads, shapes[j].time, shapes[j].dim}, q.options()));
+        if (d_states.back().numel() > 0) views[j] = state_view_of(d_states.back());
+      }
+      d_initial.push_back({views[0], views[1], views[2], views[3]});
+    }
+
+    const auto like = [](const Tensor& x) { return at::empty(x.sizes(), x.options()); };
+    const Tensor d_q = like(q), d_k = like(k), d_v = like(v), d_beta = like(beta);
+    kernels::ovq_attention_backward(
+        kernel_inputs(q, k, v, beta, call),
+        {.o = view_of(o),
+         .lse = view_of(lse),
+         .assignments = {assignments.data_ptr<int32_t>(), static_cast<size_t>(assignments.numel())},
+         .initial = initial},
+        {.d_o = view_of(d_o), .d_final = d_final},
+        {.d_q = view_of(d_q),
+         .d_k = view_of(d_k),
+         .d_v = view_of(d_v),
+         .d_beta = span_of(d_beta),
+         .d_initial = d_initial});
+    variable_list results = {d_q, d_k, d_v, d_beta};
+    results.insert(results.end(), d_states.begin(), d_states.end());
+    results.emplace_back();  // the call
+    return once_differentiable(kOp, std::move(results));
+  }
+};
+
+void check_states(const Inputs& in, const std::vector<StatePtr>& states) {
+  const int64_t expected = state_count(in.q, in.cu_seqlens);
+  kernels::check(static_cast<int64_t>(states.size()) == expected, kOp, "states has ", states.size(),
+                 " elements; must be ", expected,
+                 in.cu_seqlens.empty() ? ", for the whole batch" : ", one per packed sequence");
+  for (const StatePtr& state : states) {
+    const bool fused = in.path == Path::fused;
+    kernels::check(state->fused() == fused, kOp, "state was made by the ", state->fused() ? "fused" : "plain",
+                   " path; these inputs take the ", fused ? "fused" : "plain",
+                   " one (device, dtype or OVQ_FORCE_REFERENCE)");
+    if (fused) continue;
+    const PlainState& plain = state->plain();
+    kernels::check(plain.keys.scalar_type() == in.q.scalar_type() && plain.keys.device() == in.q.device(), kOp,
+                   "state is ", c10::toString(plain.keys.scalar_type()), " on ", plain.keys.device().str(),
+                   "; must be ", c10::toString(in.q.scalar_type()), " on ", in.q.device().str());
+    const int64_t batch = in.cu_seqlens.empty() ? in.q.size(0) : 1;
+    kernels::check(plain.keys.size(0) == batch && plain.keys.size(1) == in.k.size(2) &&
+                       plain.keys.size(3) == in.k.size(3) && plain.values.size(3) == in.v.size(3),
+                   kOp, "state is for batch ", plain.keys.size(0), ", ", plain.keys.size(1), " kv heads, key dim ",
+                   plain.keys.size(3), ", value dim ", plain.values.size(3), "; must be ", batch, ", ", in.k.size(2),
+                   ", ", in.k.size(3), ", ", in.v.size(3));
+  }
+}
+
+OvqResult run_plain(const Inputs& in, const OvqOptions& options, const std::vector<StatePtr>& states) {
+  OvqResult result;
+  std::vector<Tensor> parts;
+  const int64_t count = state_count(in.q, in.cu_seqlens);
+  for (int64_t i = 0; i < count; ++i) {
+    const auto part = [&](const Tensor& x) {
+      return in.cu_seqlens.empty() ? x : x.slice(1, in.cu_seqlens[i], in.cu_seqlens[i + 1]);
+    };
+    const Tensor q = part(in.q), k = part(in.k), v = part(in.v);
+    PlainState state = states.empty() ? PlainState::empty(k, v, options) : states[i]->plain();
+    OvqOptions made_with = state.options;
+    made_with.centroids = options.centroids;
+    kernels::check(made_with == options, kOp, "state was made with other options; only centroids may change");
+    state.options = options;
+    PlainResult run = plain_ovq_attention(q, k, v, in.beta, state);
+    parts.push_back(run.o);
+    result.states.push_back(c10::make_intrusive<State>(std::move(run.state)));
+  }
+  result.o = parts.empty() ? in.q.new_empty({in.q.size(0), 0, in.q.size(2), in.v.size(3)}) : at::cat(parts, 1);
+  return result;
+}
+
+OvqResult run_fused(const Inputs& in, const OvqOptions& options, const std::vector<StatePtr>& states,
+                    bool want_states) {
+  const CallPtr call = c10::make_intrusive<OvqCall>();
+  call->options = options;
+  call->cu_seqlens = in.cu_seqlens;
+  call->want_states = want_states;
+  std::vector<Tensor> state_tensors;
+  bool gradients = in.q.requires_grad() || in.k.requires_grad() || in.v.requires_grad() || in.beta.requires_grad();
+  for (const StatePtr& state : states) {
+    call->initial.push_back(state->kernel());
+    const StateTensors x = state->tensors();
+    for (const Tensor& tensor : {x.keys, x.values, x.pending_keys, x.pending_values}) {
+      state_tensors.push_back(tensor);
+      gradients = gradients || tensor.requires_grad();
+    }
+  }
+  call->want_gradients = gradients && at::GradMode::is_enabled();
+  variable_list out = FusedOvqAttention::apply(in.q, in.k, in.v, in.beta, at::TensorList(state_tensors), call);
+  OvqResult result;
+  result.o = out[0].to(in.dtype);
+  for (size_t i = 0; i < call->final.size(); ++i) {
+    StateTensors tracked;
+    if (call->want_gradients) tracked = {out[1 + 4 * i], out[2 + 4 * i], out[3 + 4 * i], out[4 + 4 * i]};
+    result.states.push_back(c10::make_intrusive<State>(call->final[i], std::move(tracked)));
+  }
+  call->final.clear();
+  return result;
+}
+
+OvqResult run(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& beta, const OvqOptions& options,
+              const c10::optional<Tensor>& cu_seqlens, const std::vector<StatePtr>& states, bool want_states) {
+  const Inputs in = make_inputs(kOp, q, k, v, beta, cu_seqlens);
+  kernels::check(in.k.size(1) == in.q.size(1), kOp, "k has time ", in.k.size(1), "; must equal q's ", in.q.size(1));
+  kernels::check_options(kOp, options, in.q.size(3));
+  if (in.path == Path::meta) {
+    kernels::check(!want_states, kOp, "meta tensors have no state");
+    return {at::empty({q.size(0), q.size(1), q.size(2), v.size(3)}, q.options()), {}};
+  }
+  if (!states.empty()) check_states(in, states);
+  return in.path == Path::plain ? run_plain(in, options, states) : run_fused(in, options, states, want_states);
+}
+
+template <class Enum, size_t N>
+Enum value_named(const char* what, const std::pair<const char*, Enum> (&names)[N], const std::string& name) {
+  std::string known;
+  for (const auto& [spelled, value] : names) {
+    if (name == spelled) return value;
+    known += (known.empty() ? "" : ", ") + std::string(spelled);
+  }
+  kernels::fail(kOp, what, " is '", name, "'; must be one of ", known);
+}
+
+template <class Enum, size_t N>
+std::string name_of(const std::pair<const char*, Enum> (&names)[N], Enum value) {
+  for (const auto& [spelled, candidate] : names) {
+    if (candidate == value) return spelled;
+  }
+  return "?";
+}
+
+constexpr std::pair<const char*, kernels::Growth> kGrowthNames[] = {
+    {"plateau", kernels::Growth::plateau}, {"linear", kernels::Growth::linear}, {"all", kernels::Growth::all}};
+constexpr std::pair<const char*, kernels::NewCentroids> kNewCentroidsNames[] = {
+    {"spread", kernels::NewCentroids::spread}, {"random", kernels::NewCentroids::random}};
+
+}  // namespace
+
+kernels::Growth growth_from(const std::string& name) { return value_named("growth", kGrowthNames, name); }
+kernels::NewCentroids new_centroids_from(const std::string& name) {
+  return value_named("new_centroids", kNewCentroidsNames, name);
+}
+std::string to_string(kernels::Growth growth) { return name_of(kGrowthNames, growth); }
+std::string to_string(kernels::NewCentroids new_centroids) { return name_of(kNewCentroidsNames, new_centroids); }
+
+Tensor ovq_attention(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& beta, const OvqOptions& options,
+                     const c10::optional<Tensor>& cu_seqlens) {
+  return run(q, k, v, beta, options, cu_seqlens, {}, false).o;
+}
+
+OvqResult ovq_attention_with_state(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& beta,
+                                   const OvqOptions& options, const c10::optional<Tensor>& cu_seqlens,
+                                   const std::vector<StatePtr>& states) {
+  return run(q, k, v, beta, options, cu_seqlens, states, true);
+}
+
+Tensor ovq_step(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& beta,
+                const std::vector<StatePtr>& states, const c10::optional<Tensor>& cu_seqlens) {
+  const at::NoGradGuard no_grad;
+  const Inputs in = make_inputs(kOp, q, k, v, beta, cu_seqlens);
+  kernels::check(in.path != Path::meta, kOp, "meta tensors have no state");
+  check_states(in, states);
+  if (states.empty()) return in.q.new_empty({in.q.size(0), 0, in.q.size(2), in.v.size(3)});
+  const OvqOptions options = states.front()->options();
+  if (in.path == Path::plain) {
+    const OvqResult result = run_plain(in, options, states);
+    for (size_t i = 0; i < states.size(); ++i) states[i]->set_plain(result.states[i]->plain());
+    return result.o;
+  }
+  use_torch_threads();
+  OvqCall call;
+  call.options = options;
+  call.cu_seqlens = in.cu_seqlens;
+  const Tensor o = at::empty({q.size(0), q.size(1), q.size(2), v.size(3)}, in.q.options());
+  // Moved into a row for the kernel and back: the call needs them side by side, and throws only before it changes them.
+  std::vector<OvqState> row;
+  for (const StatePtr& state : states) row.push_back(std::move(state->own_kernel()));
+  const auto put_back = [&] {
+    for (size_t i = 0; i < states.size(); ++i) states[i]->own_kernel() = std::move(row[i]);
+  };
+  try {
+    kernels::ovq_attention_forward(kernel_inputs(in.q, in.k, in.v, in.beta, call),
+                                   {.o = view_of(o), .lse = {}, .assignments = {}}, row);
+  } catch (...) {
+    put_back();
+    throw;
+  }
+  put_back();
+  return o.to(in.dtype);
+}
+
+}  // namespace ovq::ops

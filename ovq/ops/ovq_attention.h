@@ -1,0 +1,40 @@
+// OVQ-attention as a torch op with autograd: fused on the CPU, composed of ATen calls elsewhere.
+#pragma once
+
+#include <ATen/ATen.h>
+
+#include <string>
+#include <vector>
+
+#include "ovq/kernels/ovq_options.h"
+#include "ovq/ops/ovq_state.h"
+
+namespace ovq::ops {
+
+using StatePtr = c10::intrusive_ptr<State>;
+
+// The names of enum values, as options and config files spell them; errors list what is allowed.
+kernels::Growth growth_from(const std::string& name);
+kernels::NewCentroids new_centroids_from(const std::string& name);
+std::string to_string(kernels::Growth growth);
+std::string to_string(kernels::NewCentroids new_centroids);
+
+// q [B, T, Hq, dk], k [B, T, Hkv, dk], v [B, T, Hkv, dv], beta [Hq] or a scalar -> o [B, T, Hq, dv] in q's dtype.
+at::Tensor ovq_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const at::Tensor& beta,
+                         const kernels::OvqOptions& options, const c10::optional<at::Tensor>& cu_seqlens = {});
+
+// The same, continuing `states` (one for the batch, one per packed sequence; none: from the start) and returning the
+// states after it. Differentiable through both. The given states are left unchanged.
+struct OvqResult {
+  at::Tensor o;
+  std::vector<StatePtr> states;
+};
+OvqResult ovq_attention_with_state(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                                   const at::Tensor& beta, const kernels::OvqOptions& options,
+                                   const c10::optional<at::Tensor>& cu_seqlens, const std::vector<StatePtr>& states);
+
+// Decode: the states move on in place; no autograd.
+at::Tensor ovq_step(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const at::Tensor& beta,
+                    const std::vector<StatePtr>& states, const c10::optional<at::Tensor>& cu_seqlens = {});
+
+}  // namespace ovq::ops

@@ -1,0 +1,131 @@
+#include "ovq/ops/ovq_state.h"
+
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
+#include "ovq/kernels/error.h"
+
+namespace ovq::ops {
+namespace {
+
+using at::Tensor;
+
+Tensor view_into(const std::shared_ptr<kernels::OvqState>& state, const kernels::View<const float>& view) {
+  if (view.data == nullptr || view.time == 0)
+    return at::empty({view.batch, view.heads, view.time, view.dim}, at::kFloat);
+  return at::from_blob(
+      const_cast<float*>(view.data), {view.batch, view.heads, view.time, view.dim},
+      {view.batch_stride, view.head_stride, view.time_stride, 1}, [state](void*) {},
+      at::TensorOptions().dtype(at::kFloat));
+}
+
+void require_fused(const State& state, const char* what) {
+  kernels::check(state.fused(), what, "the state lives on ", state.plain().keys.device().str(), " as ",
+                 c10::toString(state.plain().keys.scalar_type()),
+                 "; only float32 states on the CPU have a file format");
+}
+
+}  // namespace
+
+StateTensors views_of(const std::shared_ptr<kernels::OvqState>& state) {
+  return {view_into(state, state->keys()), view_into(state, state->values()), view_into(state, state->pending_keys()),
+          view_into(state, state->pending_values())};
+}
+
+State::State(std::shared_ptr<kernels::OvqState> kernel, StateTensors tracked)
+    : kernel_(std::move(kernel)), tracked_(std::move(tracked)) {}
+
+State::State(PlainState plain) : plain_(std::move(plain)) {}
+
+int64_t State::nbytes() const {
+  if (fused()) return kernel_->nbytes();
+  int64_t bytes = 0;
+  for (const Tensor& x : {plain_.keys, plain_.values, plain_.counts, plain_.pending_keys, plain_.pending_values}) {
+    bytes += static_cast<int64_t>(x.numel() * x.element_size());
+  }
+  return bytes;
+}
+
+StateTensors State::tensors() const {
+  if (!fused()) return {plain_.keys, plain_.values, plain_.pending_keys, plain_.pending_values};
+  return tracked_.keys.defined() ? tracked_ : views_of(kernel_);
+}
+
+Tensor State::counts() const {
+  if (!fused()) return plain_.counts.clone();
+  const kernels::OvqShape& shape = kernel_->shape();
+  const Tensor counts = at::empty({shape.batch, shape.kv_heads, kernel_->size()}, at::kLong);
+  for (int64_t b = 0; b < shape.batch; ++b) {
+    for (int64_t h = 0; h < shape.kv_heads; ++h) {
+      const std::span<const int64_t> from = kernel_->counts(b, h);
+      std::copy(from.begin(), from.end(), counts.data_ptr<int64_t>() + (b * shape.kv_heads + h) * kernel_->size());
+    }
+  }
+  return counts;
+}
+
+kernels::OvqState& State::own_kernel() {
+  tracked_ = {};
+  if (kernel_.use_count() > 1) kernel_ = std::make_shared<kernels::OvqState>(*kernel_);
+  return *kernel_;
+}
+
+c10::intrusive_ptr<State> State::clone() const {
+  if (fused()) return c10::make_intrusive<State>(std::make_shared<kernels::OvqState>(*kernel_), StateTensors{});
+  PlainState copy = plain_;
+  for (Tensor* x : {&copy.keys, &copy.values, &copy.counts, &copy.pending_keys, &copy.pending_values}) *x = x->clone();
+  return c10::make_intrusive<State>(copy);
+}
+
+c10::intrusive_ptr<State> State::detach() const {
+  if (fused()) return c10::make_intrusive<State>(kernel_, StateTensors{});
+  PlainState copy = plain_;
+  for (Tensor* x : {&copy.keys, &copy.values, &copy.counts, &copy.pending_keys, &copy.pending_values}) *x = x->detach();
+  return c10::make_intrusive<State>(copy);
+}
+
+// Written aside and renamed: a failure leaves what was there.
+void State::save(const std::string& path) const {
+  require_fused(*this, "State.save");
+  const std::string aside = path + ".part";
+  try {
+    std::ofstream out(aside, std::ios::binary);
+    if (!out) throw std::runtime_error("cannot open '" + aside + "' for writing");
+    kernel_->write(out);
+    out.close();
+    if (!out) throw std::runtime_error("cannot write '" + aside + "'");
+    std::filesystem::rename(aside, path);
+  } catch (const std::exception& error) {
+    std::error_code ignored;
+    std::filesystem::remove(aside, ignored);
+    throw std::runtime_error(std::string("[State.save] ") + error.what());
+  }
+}
+
+c10::intrusive_ptr<State> State::load(const std::string& path) {
+  std::ifstream in(path, std::ios::binary);
+  if (!in) throw std::runtime_error("[State.load] cannot open '" + path + "'");
+  return c10::make_intrusive<State>(std::make_shared<kernels::OvqState>(kernels::OvqState::read(in)), StateTensors{});
+}
+
+Tensor State::to_bytes() const {
+  require_fused(*this, "State.to_bytes");
+  std::ostringstream out;
+  kernel_->write(out);
+  const std::string bytes = std::move(out).str();
+  const Tensor tensor = at::empty({static_cast<int64_t>(bytes.size())}, at::kByte);
+  std::memcpy(tensor.data_ptr<uint8_t>(), bytes.data(), bytes.size());
+  return tensor;
+}
+
+c10::intrusive_ptr<State> State::from_bytes(const Tensor& bytes) {
+  TORCH_CHECK_TYPE(bytes.scalar_type() == at::kByte && bytes.is_cpu(), "[State.from_bytes] bytes has dtype ",
+                   bytes.scalar_type(), "; must be uint8 on the CPU");
+  const Tensor flat = bytes.contiguous();
+  std::istringstream in(std::string(reinterpret_cast<const char*>(flat.data_ptr<uint8_t>()), flat.numel()));
+  return c10::make_intrusive<State>(std::make_shared<kernels::OvqState>(kernels::OvqState::read(in)), StateTensors{});
+}
+
+}  // namespace ovq::ops

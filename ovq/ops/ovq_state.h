@@ -1,0 +1,57 @@
+// The state of OVQ-attention as a torch object. It is either the kernels' own (CPU, float32), with tensors that look
+// into it, or a set of tensors (the plain path). A state given to an op is never changed; `step` changes it in place.
+#pragma once
+
+#include <ATen/ATen.h>
+#include <torch/custom_class.h>
+
+#include <memory>
+#include <string>
+
+#include "ovq/kernels/ovq_state.h"
+#include "ovq/ops/plain_attention.h"
+
+namespace ovq::ops {
+
+// What gradients flow through: [B, Hkv, n, dk], [B, Hkv, n, dv], [B, Hkv, pending, dk], [B, Hkv, pending, dv].
+struct StateTensors {
+  at::Tensor keys, values, pending_keys, pending_values;
+};
+
+class State : public torch::CustomClassHolder {
+ public:
+  // `tracked`, where defined, are outputs of an autograd node that look into the state.
+  State(std::shared_ptr<kernels::OvqState> kernel, StateTensors tracked);
+  explicit State(PlainState plain);
+
+  bool fused() const { return kernel_ != nullptr; }
+  const std::shared_ptr<kernels::OvqState>& kernel() const { return kernel_; }
+  const PlainState& plain() const { return plain_; }
+
+  const kernels::OvqOptions& options() const { return fused() ? kernel_->options() : plain_.options; }
+  int64_t position() const { return fused() ? kernel_->position() : plain_.position; }
+  int64_t nbytes() const;
+  StateTensors tensors() const;
+  at::Tensor counts() const;  // [B, Hkv, n] int64, a copy
+
+  // The kernels' state for a change in place: nobody else looks into it.
+  kernels::OvqState& own_kernel();
+  void set_plain(PlainState plain) { plain_ = std::move(plain); }
+
+  c10::intrusive_ptr<State> clone() const;
+  c10::intrusive_ptr<State> detach() const;
+  void save(const std::string& path) const;
+  static c10::intrusive_ptr<State> load(const std::string& path);
+  at::Tensor to_bytes() const;  // uint8
+  static c10::intrusive_ptr<State> from_bytes(const at::Tensor& bytes);
+
+ private:
+  std::shared_ptr<kernels::OvqState> kernel_;
+  StateTensors tracked_;
+  PlainState plain_;
+};
+
+// Tensors that look into a state and keep it alive.
+StateTensors views_of(const std::shared_ptr<kernels::OvqState>& state);
+
+}  // namespace ovq::ops

@@ -1,0 +1,222 @@
+#include <ATen/ATen.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <vector>
+
+#include "ovq/kernels/ovq_dictionary.h"
+#include "ovq/ops/plain_attention.h"
+
+namespace ovq::ops {
+namespace {
+
+using at::Tensor;
+using kernels::NewCentroids;
+using kernels::OvqOptions;
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+// x [..., T, dim] rotated to positions first ... first + T - 1, pairs (i, i + dim / 2)
+Tensor rotate(const Tensor& x, int64_t first, double base) {
+  const int64_t dim = x.size(-1), half = dim / 2;
+  const auto wide = at::TensorOptions().device(x.device()).dtype(at::kDouble);
+  const Tensor frequency = at::pow(base, at::arange(half, wide) * (-2.0 / static_cast<double>(dim)));
+  const Tensor angle = at::arange(first, first + x.size(-2), wide).unsqueeze(1) * frequency;
+  const Tensor cosine = at::cos(angle).to(x.dtype()), sine = at::sin(angle).to(x.dtype());
+  const auto halves = x.split(half, -1);
+  return at::cat({halves[0] * cosine - halves[1] * sine, halves[0] * sine + halves[1] * cosine}, -1);
+}
+
+// NaN compares as -infinity.
+Tensor without_nan(const Tensor& similarity) {
+  return at::isnan(similarity).any().item<bool>() ? at::nan_to_num(similarity, -kInfinity, kInfinity, -kInfinity)
+                                                  : similarity;
+}
+
+// The nearest of `keys` [B, H, n, d] for each token [B, H, L, d]: similarity and index, the lowest index on a tie.
+std::pair<Tensor, Tensor> nearest(const Tensor& tokens, const Tensor& keys) {
+  const Tensor similarity = at::matmul(tokens, keys.transpose(-1, -2));
+  auto [best, index] = similarity.max(-1);
+  if (at::isnan(best).any().item<bool>()) std::tie(best, index) = without_nan(similarity).max(-1);
+  return {best, index};
+}
+
+// Farthest-first traversal: true for the `count` founders among the tokens [B, H, L, d].
+Tensor farthest_first(const Tensor& tokens, int64_t count) {
+  const Tensor similarity = without_nan(at::matmul(tokens, tokens.transpose(-1, -2)));  // [B, H, L, L]
+  const int64_t chunk = tokens.size(2);
+  Tensor chosen = at::zeros({tokens.size(0), tokens.size(1), chunk}, tokens.options().dtype(at::kBool));
+  Tensor closest = at::full_like(similarity.select(-1, 0), -kInfinity);
+  Tensor next = at::zeros({tokens.size(0), tokens.size(1), 1}, tokens.options().dtype(at::kLong));
+  for (int64_t i = 0; i < count; ++i) {
+    chosen.scatter_(-1, next, true);
+    const Tensor column = similarity.gather(-1, next.unsqueeze(-2).expand({-1, -1, chunk, -1})).squeeze(-1);
+    closest = at::maximum(closest, column);
+    // A chosen key is never chosen again, even where the others are infinitely similar.
+    next = std::get<1>(at::sort(closest.masked_fill(chosen, kInfinity), /*stable=*/true, -1, false)).slice(-1, 0, 1);
+    const Tensor taken = chosen.gather(-1, next);
+    next = at::where(taken, std::get<1>(chosen.to(at::kInt).min(-1, true)), next);
+  }
+  return chosen;
+}
+
+// True for the `count` tokens with the smallest rank [B, H, L], earlier on a tie.
+Tensor smallest(const Tensor& rank, int64_t count) {
+  const Tensor order = std::get<1>(at::sort(rank, /*stable=*/true, -1, false)).slice(-1, 0, count);
+  return at::zeros_like(rank, at::kBool).scatter_(-1, order, true);
+}
+
+// The ranks are 64-bit and unsigned; their order is what counts.
+Tensor random_founders(const Tensor& tokens, const OvqOptions& options, int64_t chunk_index, int64_t count) {
+  const int64_t heads = tokens.size(1), chunk = tokens.size(2);
+  std::vector<int64_t> rank(heads * chunk);
+  for (int64_t h = 0; h < heads; ++h) {
+    for (int64_t p = 0; p < chunk; ++p) {
+      const uint64_t value = kernels::random_rank(options.seed, h, chunk_index, p);
+      rank[h * chunk + p] = static_cast<int64_t>(value ^ (uint64_t{1} << 63));
+    }
+  }
+  const Tensor ranks = at::tensor(rank, at::kLong).reshape({1, heads, chunk}).to(tokens.device());
+  return smallest(ranks.expand({tokens.size(0), -1, -1}), count);
+}
+
+// Which centroid each token of the chunk goes to, [B, H, L]; founders number the new ones by position.
+struct Choice {
+  Tensor centroid;
+  Tensor founds;  // bool
+};
+
+Choice choose(const PlainState& state, const Tensor& tokens, int64_t chunk_index, int64_t new_count) {
+  const OvqOptions& options = state.options;
+  const int64_t size = state.keys.size(2);
+  const bool founding = size == 0;
+  Tensor best, index, founds;
+  if (!founding) std::tie(best, index) = nearest(tokens, state.keys);
+  if (options.new_centroids == NewCentroids::random) {
+    founds = random_founders(tokens, options, chunk_index, new_count);
+  } else {
+    founds = founding ? farthest_first(tokens, new_count) : smallest(best, new_count);
+  }
+  const Tensor number = founds.to(at::kLong).cumsum(-1) - 1;
+  if (founding) {
+    const Tensor founder =
+        std::get<1>(at::sort(founds.to(at::kInt), /*stable=*/true, -1, true)).slice(-1, 0, new_count);
+    const Tensor keys = tokens.gather(2, founder.unsqueeze(-1).expand({-1, -1, -1, tokens.size(3)}));
+    index = std::get<1>(nearest(tokens, keys));
+  }
+  return {at::where(founds, number + size, index), founds};
+}
+
+// D' <- D + sum (x - D) rate, keys and values alike, as gather and scatter
+Tensor update_rows(const Tensor& rows, const Tensor& tokens, const Choice& choice, const Tensor& founder,
+                   const Tensor& rate) {
+  const auto wide = [&](const Tensor& index) { return index.unsqueeze(-1).expand({-1, -1, -1, tokens.size(3)}); };
+  const Tensor grown = at::cat({rows, tokens.gather(2, wide(founder))}, 2);
+  const Tensor index = wide(choice.centroid);
+  return grown.scatter_add(2, index, (tokens - grown.gather(2, index)) * rate.unsqueeze(-1));
+}
+
+// Writes the first L pending tokens to the dictionary.
+void write_chunk(PlainState& state, int64_t committed, const Tensor& forced) {
+  const OvqOptions& options = state.options;
+  const int64_t chunk = options.chunk, size = state.keys.size(2);
+  const int64_t new_count = kernels::new_centroid_count(options, size, committed);
+  const Tensor tokens_k = state.pending_keys.slice(2, 0, chunk), tokens_v = state.pending_values.slice(2, 0, chunk);
+  Choice choice;
+  Tensor founder, counts, rate, touched;
+  {
+    const at::NoGradGuard no_grad;
+    if (forced.defined()) {
+      choice = {at::where(forced < 0, forced.bitwise_not(), forced), forced < 0};
+    } else {
+      choice = choose(state, tokens_k, committed / chunk - 1, new_count);
+    }
+    founder = std::get<1>(at::sort(choice.founds.to(at::kInt), /*stable=*/true, -1, true)).slice(-1, 0, new_count);
+    counts = at::cat(
+        {state.counts, at::zeros({state.counts.size(0), state.counts.size(1), new_count}, state.counts.options())}, 2);
+    const Tensor before = counts;
+    counts = counts.scatter_add(2, choice.centroid, at::ones_like(choice.centroid));
+    touched = (counts != before).unsqueeze(-1);
+    rate = options.rate ? at::full_like(choice.centroid, *options.rate, tokens_k.scalar_type())
+                        : 1.0 / counts.gather(2, choice.centroid).to(tokens_k.scalar_type());
+  }
+  state.keys = update_rows(state.keys, tokens_k, choice, founder, rate);
+  state.values = update_rows(state.values, tokens_v, choice, founder, rate);
+  state.counts = counts;
+  if (options.normalize) {
+    const Tensor norm = state.keys.detach().norm(2, {-1}, true);
+    const Tensor rescale = touched.logical_and(norm > 0);
+    // Only the rows that are rescaled are divided: a zero row has no gradient of its norm.
+    const Tensor safe = at::where(rescale, state.keys, at::ones_like(state.keys));
+    state.keys = at::where(rescale, safe / safe.norm(2, {-1}, true), state.keys);
+  }
+  state.pending_keys = state.pending_keys.slice(2, chunk);
+  state.pending_values = state.pending_values.slice(2, chunk);
+}
+
+// o for the queries [B, Hkv, G * r, dk] (scaled by beta) of the window's last r tokens
+Tensor read_chunk(const PlainState& state, const Tensor& rows, const Tensor& window_keys, int64_t group,
+                  int64_t count) {
+  const int64_t window = window_keys.size(2), size = state.keys.size(2);
+  const Tensor hidden =
+      at::ones({count, window}, rows.options().dtype(at::kBool)).triu(window - count + 1).repeat({group, 1});
+  const Tensor recent = at::matmul(rows, window_keys.transpose(-1, -2)).masked_fill(hidden, -kInfinity);
+  if (size == 0) return at::matmul(at::softmax(recent, -1), state.pending_values);
+  const Tensor log_counts = at::log(state.counts.to(rows.scalar_type())).unsqueeze(-2);
+  const Tensor distant = at::matmul(rows, state.keys.transpose(-1, -2)) + log_counts;
+  const auto p = at::softmax(at::cat({distant, recent}, -1), -1).split({size, window}, -1);
+  return at::matmul(p[0], state.values) + at::matmul(p[1], state.pending_values);
+}
+
+}  // namespace
+
+PlainState PlainState::empty(const Tensor& k, const Tensor& v, const OvqOptions& options) {
+  const int64_t batch = k.size(0), heads = k.size(2);
+  PlainState state;
+  state.options = options;
+  state.keys = state.pending_keys = k.new_zeros({batch, heads, 0, k.size(3)});
+  state.values = state.pending_values = v.new_zeros({batch, heads, 0, v.size(3)});
+  state.counts = at::zeros({batch, heads, 0}, k.options().dtype(at::kLong));
+  return state;
+}
+
+PlainResult plain_ovq_attention(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& beta,
+                                const PlainState& initial, const Tensor& forced) {
+  PlainState state = initial;
+  const OvqOptions& options = initial.options;
+  const int64_t time = q.size(1), kv_heads = k.size(2), group = q.size(2) / kv_heads, chunk = options.chunk;
+  const int64_t first_assigned = initial.position - initial.pending_keys.size(2);
+  const Tensor keys = k.transpose(1, 2), values = v.transpose(1, 2);
+  const Tensor queries = (q * beta.unsqueeze(-1)).transpose(1, 2);  // [B, Hq, T, dk]
+  std::vector<Tensor> outputs;
+  for (int64_t done = 0; done < time;) {
+    const int64_t row = state.position % chunk, count = std::min(chunk - row, time - done);
+    state.pending_keys = at::cat({state.pending_keys, keys.slice(2, done, done + count)}, 2);
+    state.pending_values = at::cat({state.pending_values, values.slice(2, done, done + count)}, 2);
+    Tensor rows = queries.slice(2, done, done + count);
+    Tensor window_keys = state.pending_keys;
+    if (options.rope) {
+      // The current chunk stands at positions L + 1 ... 2 L, the previous one before it.
+      rows = rotate(rows, chunk + 1 + row, options.rope_base);
+      window_keys = rotate(window_keys, chunk + 1 + row + count - window_keys.size(2), options.rope_base);
+    }
+    rows = rows.reshape({q.size(0), kv_heads, group * count, q.size(3)});
+    const Tensor o = read_chunk(state, rows, window_keys, group, count);
+    outputs.push_back(o.reshape({q.size(0), q.size(2), count, v.size(3)}));
+    state.position += count;
+    done += count;
+    const int64_t committed = state.position - (options.rope ? chunk : 0);
+    if (state.position % chunk != 0 || committed <= 0) continue;
+    Tensor given;
+    if (forced.defined()) {
+      const int64_t at_row = committed - chunk - first_assigned;
+      given = forced.slice(1, at_row, at_row + chunk).transpose(1, 2).to(at::kLong);
+    }
+    write_chunk(state, committed, given);
+  }
+  if (outputs.empty()) return {q.new_zeros({q.size(0), 0, q.size(2), v.size(3)}), state};
+  return {at::cat(outputs, 2).transpose(1, 2), state};
+}
+
+}  // namespace ovq::ops

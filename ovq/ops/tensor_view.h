@@ -1,0 +1,22 @@
+// Tensors as the kernels' views: through strides, without a copy while the last dimension is contiguous.
+#pragma once
+
+#include <ATen/ATen.h>
+
+#include "ovq/kernels/view.h"
+
+namespace ovq::ops {
+
+inline at::Tensor with_contiguous_rows(const at::Tensor& x) {
+  return x.size(-1) <= 1 || x.stride(-1) == 1 ? x : x.contiguous();
+}
+
+// [B, T, H, D] float tensor with contiguous rows
+inline kernels::View<float> view_of(const at::Tensor& x) {
+  return {x.data_ptr<float>(), x.size(0), x.size(1), x.size(2), x.size(3), x.stride(0), x.stride(1), x.stride(2)};
+}
+
+// [B, H, n, D] as the [B, n, H, D] the kernels take
+inline kernels::View<float> state_view_of(const at::Tensor& x) { return view_of(x.transpose(1, 2)); }
+
+}  // namespace ovq::ops
