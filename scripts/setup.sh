@@ -4,7 +4,7 @@ set -euo pipefail
 
 packages=(
   g++ cmake ninja-build ccache git
-  libhwy-dev
+  libhwy-dev libtorch-dev
   libcli11-dev libfmt-dev nlohmann-json3-dev
   libgtest-dev
   clang-format clang-tidy

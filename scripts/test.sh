@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Sets up, checks the format, builds and runs all tests; then the kernels' tests under AddressSanitizer and
 # UndefinedBehaviorSanitizer, and those of the threads under ThreadSanitizer.
-set -euo pipefail
+set -Eeuo pipefail
 cd "$(dirname "$0")/.."
 trap 'echo "test.sh: failed after ${SECONDS} s" >&2' ERR
 

@@ -78,13 +78,13 @@ Tensor attention(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor
     case Path::plain:
       break;
   }
-  if (in.cu_seqlens.empty()) return plain_attention(in.q, in.k, in.v, in.beta, window, query_offset);
+  if (in.cu_seqlens.empty()) return plain_attention(in.q, in.k, in.v, in.beta, window, query_offset).to(in.dtype);
   std::vector<Tensor> parts;
   for (size_t i = 0; i + 1 < in.cu_seqlens.size(); ++i) {
     const auto part = [&](const Tensor& x) { return x.slice(1, in.cu_seqlens[i], in.cu_seqlens[i + 1]); };
     parts.push_back(plain_attention(part(in.q), part(in.k), part(in.v), in.beta, window, 0));
   }
-  return parts.empty() ? at::empty({q.size(0), 0, q.size(2), v.size(3)}, q.options()) : at::cat(parts, 1);
+  return parts.empty() ? at::empty({q.size(0), 0, q.size(2), v.size(3)}, q.options()) : at::cat(parts, 1).to(in.dtype);
 }
 
 }  // namespace ovq::ops

@@ -74,7 +74,8 @@ Inputs make_inputs(const char* op, const Tensor& q, const Tensor& k, const Tenso
   } else {
     inputs.path = Path::plain;
   }
-  const at::ScalarType inside = inputs.path == Path::fused ? at::kFloat : q.scalar_type();
+  // On the CPU torch has no products of halves.
+  const at::ScalarType inside = inputs.path == Path::fused || (half && q.is_cpu()) ? at::kFloat : q.scalar_type();
   const auto prepare = [&](const Tensor& x) {
     return inputs.path == Path::fused ? with_contiguous_rows(x.to(inside)) : x.to(inside);
   };
@@ -84,12 +85,10 @@ Inputs make_inputs(const char* op, const Tensor& q, const Tensor& k, const Tenso
   inputs.beta = beta.to(q.device(), inside).reshape({-1});
   if (beta.dim() == 0 || beta.numel() == 1) inputs.beta = inputs.beta.expand({q.size(2)});
   inputs.beta = inputs.beta.contiguous();
-  const Tensor values =
-      inputs.path == Path::meta ? Tensor() : inputs.beta.detach().to(at::kCPU, at::kFloat).contiguous();
-  if (values.defined()) {
-    kernels::check_inputs(op, shape_of(q), shape_of(k), shape_of(v),
-                          {values.data_ptr<float>(), static_cast<size_t>(values.numel())});
-  }
+  const Tensor values = inputs.path == Path::meta ? at::zeros({inputs.beta.numel()})
+                                                  : inputs.beta.detach().to(at::kCPU, at::kFloat).contiguous();
+  kernels::check_inputs(op, shape_of(q), shape_of(k), shape_of(v),
+                        {values.data_ptr<float>(), static_cast<size_t>(values.numel())});
   kernels::check_sequences(op, q.size(0), q.size(1), inputs.cu_seqlens);
   return inputs;
 }

@@ -158,6 +158,10 @@ class FusedOvqAttention : public torch::autograd::Function<FusedOvqAttention> {
   }
 };
 
+void check_times(const Inputs& in) {
+  kernels::check(in.k.size(1) == in.q.size(1), kOp, "k has time ", in.k.size(1), "; must equal q's ", in.q.size(1));
+}
+
 void check_states(const Inputs& in, const std::vector<StatePtr>& states) {
   const int64_t expected = state_count(in.q, in.cu_seqlens);
   kernels::check(static_cast<int64_t>(states.size()) == expected, kOp, "states has ", states.size(),
@@ -201,6 +205,7 @@ OvqResult run_plain(const Inputs& in, const OvqOptions& options, const std::vect
     result.states.push_back(c10::make_intrusive<State>(std::move(run.state)));
   }
   result.o = parts.empty() ? in.q.new_empty({in.q.size(0), 0, in.q.size(2), in.v.size(3)}) : at::cat(parts, 1);
+  result.o = result.o.to(in.dtype);
   return result;
 }
 
@@ -236,7 +241,7 @@ OvqResult run_fused(const Inputs& in, const OvqOptions& options, const std::vect
 OvqResult run(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& beta, const OvqOptions& options,
               const c10::optional<Tensor>& cu_seqlens, const std::vector<StatePtr>& states, bool want_states) {
   const Inputs in = make_inputs(kOp, q, k, v, beta, cu_seqlens);
-  kernels::check(in.k.size(1) == in.q.size(1), kOp, "k has time ", in.k.size(1), "; must equal q's ", in.q.size(1));
+  check_times(in);
   kernels::check_options(kOp, options, in.q.size(3));
   if (in.path == Path::meta) {
     kernels::check(!want_states, kOp, "meta tensors have no state");
@@ -294,7 +299,13 @@ Tensor ovq_step(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor&
   const at::NoGradGuard no_grad;
   const Inputs in = make_inputs(kOp, q, k, v, beta, cu_seqlens);
   kernels::check(in.path != Path::meta, kOp, "meta tensors have no state");
+  check_times(in);
   check_states(in, states);
+  for (size_t i = 0; i < states.size(); ++i) {
+    const auto first = std::find(states.begin(), states.end(), states[i]) - states.begin();
+    kernels::check(first == static_cast<int64_t>(i), kOp, "states[", i, "] is states[", first,
+                   "]; a step needs different ones");
+  }
   if (states.empty()) return in.q.new_empty({in.q.size(0), 0, in.q.size(2), in.v.size(3)});
   const OvqOptions options = states.front()->options();
   if (in.path == Path::plain) {

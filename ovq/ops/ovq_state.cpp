@@ -22,9 +22,9 @@ Tensor view_into(const std::shared_ptr<kernels::OvqState>& state, const kernels:
 }
 
 void require_fused(const State& state, const char* what) {
-  kernels::check(state.fused(), what, "the state lives on ", state.plain().keys.device().str(), " as ",
-                 c10::toString(state.plain().keys.scalar_type()),
-                 "; only float32 states on the CPU have a file format");
+  if (state.fused()) return;
+  kernels::fail(what, "the state lives on ", state.plain().keys.device().str(), " as ",
+                c10::toString(state.plain().keys.scalar_type()), "; only float32 states on the CPU have a file format");
 }
 
 }  // namespace

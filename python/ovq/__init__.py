@@ -1,0 +1,16 @@
+"""OVQ-attention for PyTorch: fused CPU kernels with autograd, composed of torch calls on other devices and dtypes.
+
+    o = ovq.ovq_attention(q, k, v, beta, chunk=128, centroids=2048)
+    layer = ovq.OVQAttention(dim=768, heads=6, centroids=2048)
+"""
+
+from ._library import load as _load
+
+_load()
+
+from .functional import attention, ovq_attention, step
+from .modules import OVQAttention
+from .state import State
+
+__version__ = "0.1.0"
+__all__ = ["OVQAttention", "State", "attention", "ovq_attention", "step"]

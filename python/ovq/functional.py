@@ -1,0 +1,172 @@
+"""The ops as functions. Layout [batch, time, heads, dim]; any strides; no copy while the last dimension is contiguous."""
+
+import struct
+from typing import Any, Dict, List, Optional, Tuple, Union
+
+import torch
+from torch import Tensor
+
+from ._library import call
+from .state import OPTIONS, State
+
+Beta = Union[float, Tensor]
+States = Union[State, List[State]]
+
+_DEFAULTS: Dict[str, Any] = dict(
+    chunk=128,
+    centroids=2048,
+    growth="plateau",
+    total_tokens=0,
+    new_centroids="spread",
+    rate=None,
+    normalize=False,
+    rope=False,
+    rope_base=10000.0,
+    seed=0,
+)
+
+
+def ovq_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    beta: Beta,
+    *,
+    chunk: Optional[int] = None,
+    centroids: Optional[int] = None,
+    growth: Optional[str] = None,
+    total_tokens: Optional[int] = None,
+    new_centroids: Optional[str] = None,
+    rate: Optional[float] = None,
+    normalize: Optional[bool] = None,
+    rope: Optional[bool] = None,
+    rope_base: Optional[float] = None,
+    seed: Optional[int] = None,
+    cu_seqlens: Optional[Tensor] = None,
+    state: Optional[States] = None,
+    return_state: bool = False,
+) -> Union[Tensor, Tuple[Tensor, States]]:
+    """Attention to a dictionary learned while the sequence streams by, and to the current chunk as it is.
+
+    Differentiable once on the fused path (float32, bfloat16, half on the CPU), any number of times on the plain one
+    (other devices, float64, OVQ_FORCE_REFERENCE=1). Padding masks are not supported: pack sequences instead.
+
+    Args:
+        q: [B, T, Hq, dk]; k: [B, T, Hkv, dk]; v: [B, T, Hkv, dv]. Hq is a multiple of Hkv. One floating dtype.
+        beta: factor of the logits, a number or a tensor [Hq]; finite.
+        chunk: tokens between writes to the dictionary (128).
+        centroids: most centroids per kv head (2048).
+        growth: how their number follows the position: "plateau" (the default), "linear" or "all".
+        total_tokens: length that "linear" reaches `centroids` at.
+        new_centroids: which keys found centroids: "spread" (the default) or "random".
+        rate: constant learning rate in (0, 1]; None: running means.
+        normalize: rescale the key centroids to unit norm after each write (False).
+        rope: rotary positions within a window of two chunks (False); dk must be even. rope_base: 10000.
+        seed: of "random".
+        cu_seqlens: [sequences + 1] integers from 0 to T: sequences packed along time, with B = 1.
+        state: continue from it; it is left unchanged. With cu_seqlens a list, one per sequence. Options come from it;
+            only `centroids` may differ, from the next write on.
+        return_state: also return the state afterwards.
+
+    Returns:
+        o [B, T, Hq, dv] in q's dtype, or (o, state) with return_state; with cu_seqlens, state is a list.
+    """
+    given = dict(
+        chunk=chunk,
+        centroids=centroids,
+        growth=growth,
+        total_tokens=total_tokens,
+        new_centroids=new_centroids,
+        rate=rate,
+        normalize=normalize,
+        rope=rope,
+        rope_base=rope_base,
+        seed=seed,
+    )
+    inputs = (q, k, v, _beta_tensor("ovq_attention", beta))
+    if state is not None:
+        states = _state_list("ovq_attention", state, cu_seqlens)
+        _check_options(states, given)
+        o, handles = call("ovq_attention_continue", *inputs, [s._handle for s in states], centroids, cu_seqlens)
+    else:
+        options = [_DEFAULTS[name] if given[name] is None else given[name] for name in OPTIONS]
+        if not return_state:
+            return call("ovq_attention", *inputs, *options, cu_seqlens)
+        o, handles = call("ovq_attention_start", *inputs, *options, cu_seqlens)
+    if not return_state:
+        return o
+    return o, State(handles[0]) if cu_seqlens is None else [State(handle) for handle in handles]
+
+
+def step(q: Tensor, k: Tensor, v: Tensor, beta: Beta, state: States, *, cu_seqlens: Optional[Tensor] = None) -> Tensor:
+    """Decodes the next token or tokens: `state` moves on in place; no autograd.
+
+    Args:
+        q: [B, T, Hq, dk]; k: [B, T, Hkv, dk]; v: [B, T, Hkv, dv], mostly with T = 1.
+        beta: a number or a tensor [Hq].
+        state: from `ovq_attention(..., return_state=True)`. With cu_seqlens a list, one per sequence.
+
+    Returns:
+        o [B, T, Hq, dv], the same bits as one pass over everything.
+    """
+    states = _state_list("step", state, cu_seqlens)
+    return call("ovq_step", q, k, v, _beta_tensor("step", beta), [s._handle for s in states], cu_seqlens)
+
+
+def attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    beta: Beta,
+    *,
+    window: Optional[int] = None,
+    query_offset: int = 0,
+    cu_seqlens: Optional[Tensor] = None,
+) -> Tensor:
+    """Causal softmax attention, o_t = softmax(beta q_t K^T) V.
+
+    Args:
+        q: [B, Tq, Hq, dk]; k: [B, Tk, Hkv, dk]; v: [B, Tk, Hkv, dv]. Hq is a multiple of Hkv.
+        beta: factor of the logits, a number or a tensor [Hq].
+        window: a query sees this many keys, its own included; None: all before it.
+        query_offset: position of the first query among the keys.
+        cu_seqlens: [sequences + 1] integers from 0 to T: sequences packed along time, with B = 1.
+
+    Returns:
+        o [B, Tq, Hq, dv] in q's dtype.
+    """
+    if window is not None and window < 1:
+        raise ValueError(f"[attention] window is {window}; must be at least 1, or None")
+    return call("attention", q, k, v, _beta_tensor("attention", beta), window or 0, query_offset, cu_seqlens)
+
+
+def _beta_tensor(op: str, beta: Beta) -> Tensor:
+    if isinstance(beta, Tensor):
+        return beta
+    if isinstance(beta, (int, float)):
+        return torch.tensor(beta, dtype=torch.float64)
+    raise TypeError(f"[{op}] beta is a {type(beta).__name__}; must be a number or a tensor")
+
+
+def _state_list(op: str, state: States, cu_seqlens: Optional[Tensor]) -> List[State]:
+    states = [state] if cu_seqlens is None else state
+    expected = "a State" if cu_seqlens is None else "a list of States, one per packed sequence"
+    if not isinstance(states, (list, tuple)) or not all(isinstance(s, State) for s in states):
+        raise TypeError(f"[{op}] state is a {type(state).__name__}; must be {expected}")
+    return list(states)
+
+
+def _check_options(states: List[State], given: Dict[str, Any]) -> None:
+    named = {name: value for name, value in given.items() if value is not None and name != "centroids"}
+    for options in (state.options for state in states) if named else ():
+        for name, value in named.items():
+            if value != options[name] and _single(value) != options[name]:
+                raise ValueError(
+                    f"[ovq_attention] {name} is {value!r}; the state was made with {options[name]!r}, "
+                    "and only centroids may change"
+                )
+
+
+def _single(value: Any) -> Any:
+    """A float as the kernels keep it."""
+    return struct.unpack("f", struct.pack("f", value))[0] if isinstance(value, float) else value

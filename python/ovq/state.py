@@ -1,0 +1,124 @@
+"""The memory of OVQ-attention between calls."""
+
+import os
+from typing import Any, Dict, Tuple, Union
+
+import torch
+from torch import Tensor
+
+from ._library import call
+
+OPTIONS = ("chunk", "centroids", "growth", "total_tokens", "new_centroids", "rate", "normalize", "rope", "rope_base", "seed")
+
+
+class State:
+    """Dictionary, pending tokens and position of a batch of sequences, or of one packed sequence.
+
+    Made by `ovq_attention(..., return_state=True)`. `ovq_attention` leaves a given state unchanged; `step` moves it on
+    in place. Tensors read from it keep their contents either way. Memory follows the centroids in use, at most
+    `centroids`, whatever the context length.
+    """
+
+    __slots__ = ("_handle", "__weakref__")
+
+    def __init__(self, handle: Any) -> None:
+        if not isinstance(handle, torch.ScriptObject):
+            raise TypeError("State is made by ovq_attention(..., return_state=True), State.load or copying")
+        self._handle = handle
+
+    @property
+    def keys(self) -> Tensor:
+        """Centroids of the keys, [B, Hkv, n, dk]. Gradients flow through it."""
+        return self._handle.keys()
+
+    @property
+    def values(self) -> Tensor:
+        """Centroids of the values, [B, Hkv, n, dv]. Gradients flow through it."""
+        return self._handle.values()
+
+    @property
+    def counts(self) -> Tensor:
+        """Tokens behind each centroid, [B, Hkv, n] int64."""
+        return self._handle.counts()
+
+    @property
+    def pending_keys(self) -> Tensor:
+        """Keys that wait for their chunk to complete (with rope the chunk before it too), [B, Hkv, pending, dk]."""
+        return self._handle.pending_keys()
+
+    @property
+    def pending_values(self) -> Tensor:
+        """Values that wait for their chunk to complete, [B, Hkv, pending, dv]."""
+        return self._handle.pending_values()
+
+    @property
+    def position(self) -> int:
+        """Tokens seen."""
+        return self._handle.position()
+
+    @property
+    def nbytes(self) -> int:
+        """Memory in use."""
+        return self._handle.nbytes()
+
+    @property
+    def fused(self) -> bool:
+        """Whether it belongs to the fused kernels (float32 on the CPU) or to the plain path."""
+        return self._handle.fused()
+
+    @property
+    def options(self) -> Dict[str, Any]:
+        """What it was made with, by the names of `ovq_attention`'s keywords."""
+        return {name: getattr(self._handle, name)() for name in OPTIONS}
+
+    def clone(self) -> "State":
+        """An independent copy, outside of the autograd graph."""
+        return State(self._handle.detach().clone())
+
+    def detach(self) -> "State":
+        """The same contents outside of the autograd graph; memory is shared until a step changes one of them."""
+        return State(self._handle.detach())
+
+    def save(self, path: Union[str, "os.PathLike[str]"]) -> None:
+        """Writes a versioned, checksummed file. Only fused states have a file format."""
+        try:
+            self._handle.save(os.fspath(path))
+        except RuntimeError as error:
+            raise (OSError if self.fused else ValueError)(str(error)) from None
+
+    @staticmethod
+    def load(path: Union[str, "os.PathLike[str]"]) -> "State":
+        """Reads what `save` wrote; ValueError if it is something else or damaged."""
+        name = os.fspath(path)
+        with open(name, "rb"):
+            pass
+        try:
+            return State(call("load_state", name))
+        except RuntimeError as error:
+            raise ValueError(f"{name}: {error}") from None
+
+    def __reduce__(self) -> Tuple[Any, Tuple[Tensor]]:
+        if not self.fused:
+            keys = self.keys
+            raise TypeError(f"cannot pickle a State that lives on {keys.device} as {keys.dtype}; only float32 on the CPU")
+        return _from_bytes, (self._handle.to_bytes(),)
+
+    def __copy__(self) -> "State":
+        return self.clone()
+
+    def __deepcopy__(self, memo: Dict[int, Any]) -> "State":
+        return self.clone()
+
+    def __repr__(self) -> str:
+        batch, heads, size, dim = self.keys.shape
+        return (
+            f"State(batch={batch}, kv_heads={heads}, key_dim={dim}, position={self.position}, "
+            f"centroids={size} of {self._handle.centroids()}, nbytes={self.nbytes})"
+        )
+
+
+def _from_bytes(data: Tensor) -> State:
+    try:
+        return State(call("state_from_bytes", data))
+    except RuntimeError as error:
+        raise ValueError(str(error)) from None
