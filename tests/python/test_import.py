@@ -1,0 +1,43 @@
+"""Import in a fresh interpreter."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import ovq
+
+PACKAGE = Path(ovq.__file__).absolute().parent
+
+
+def run(code, path=PACKAGE.parent):
+    environment = {**os.environ, "PYTHONPATH": str(path)}
+    return subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=60)
+
+
+USE = "x = torch.randn(1, 9, 1, 4); print(ovq.ovq_attention(x, x, x, 1.0, chunk=2).shape[1])"
+
+
+@pytest.mark.parametrize("imports", ["import torch, ovq", "import ovq, torch"])
+def test_order_of_imports(imports):
+    result = run(f"{imports}; {USE}")
+    assert (result.returncode, result.stdout.strip()) == (0, "9"), result.stderr
+
+
+def test_import_is_light():
+    result = run("import time, torch; start = time.time(); import ovq; print(time.time() - start)")
+    assert float(result.stdout) < 2.0
+
+
+def test_without_the_library(tmp_path):
+    (tmp_path / "ovq").mkdir()
+    for file in PACKAGE.glob("*.py"):
+        shutil.copy(file, tmp_path / "ovq")
+    result = run("import ovq", tmp_path)
+    assert result.returncode == 1 and "ImportError: ovq: " in result.stderr and "libovq_ops.so is missing" in result.stderr
+    (tmp_path / "ovq" / "libovq_ops.so").write_text("not a library")
+    result = run("import ovq", tmp_path)
+    assert result.returncode == 1 and "ImportError: ovq: cannot load" in result.stderr
