@@ -64,6 +64,17 @@ std::vector<std::span<const float>> dictionary_memory(std::span<const OvqState> 
   return blocks;
 }
 
+// The plain read as the steps are timed: one state after another, the median of all.
+double median_read_bandwidth(std::span<const OvqState> states, int rounds) {
+  std::vector<double> bandwidths;
+  for (int round = 0; round < rounds; ++round) {
+    for (size_t i = 0; i < states.size(); ++i) {
+      bandwidths.push_back(measure_read_bandwidth(dictionary_memory(states.subspan(i, 1)), kernels::max_threads(), 1));
+    }
+  }
+  return median(bandwidths);
+}
+
 CaseResult measure(const OvqOptions& options, bool quick) {
   const OvqState first = prefilled(options);
   const double bytes = static_cast<double>(first.size() * kToken.heads * 2 * kToken.dim) * sizeof(float);
@@ -83,7 +94,7 @@ CaseResult measure(const OvqOptions& options, bool quick) {
     slowest_position = std::max(slowest_position, median(position));
   }
   const double typical = median(all);
-  const double bandwidth = measure_read_bandwidth(dictionary_memory(states), kernels::max_threads(), quick ? 5 : 20);
+  const double bandwidth = median_read_bandwidth(states, quick ? 5 : 20);
 
   CaseResult result{.bytes_allocated = allocated};
   result.timing = {*std::min_element(all.begin(), all.end()), typical, static_cast<int>(all.size())};

@@ -4,10 +4,12 @@ set -euo pipefail
 
 packages=(
   g++ cmake ninja-build ccache git
-  libhwy-dev libtorch-dev
+  libhwy-dev
+  libtorch-dev libopenblas0-openmp python3-torch
   libcli11-dev libfmt-dev nlohmann-json3-dev
   libgtest-dev
   clang-format clang-tidy
+  python3-pytest python3-numpy python3-pip python3-venv python3-setuptools python3-wheel
 )
 
 missing=()

@@ -30,9 +30,9 @@ struct OvqSequence {
 
 std::vector<OvqSequence> check_ovq(const char* op, const OvqInputs& inputs, std::span<const OvqState> states);
 
-// How the heads of all sequences are dealt to threads. A thread takes neighbouring heads of a sequence through the chunks
-// together: a token's heads lie side by side in memory, and fetching them one by one costs 12 % of a forward (6 heads, d 64).
-// Where there are fewer heads than threads, one head after another has all threads as its team.
+// How the heads of all sequences are dealt to threads. A thread takes neighbouring heads of a sequence through the
+// chunks together: a token's heads lie side by side in memory, and fetching them one by one costs 12 % of a forward (6
+// heads, d 64). Where there are fewer heads than threads, one head after another has all threads as its team.
 struct HeadGroups {
   int64_t kv_heads, heads;  // in all, and in a group at most
   int64_t per_sequence, count;

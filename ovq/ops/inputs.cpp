@@ -102,6 +102,10 @@ torch::autograd::variable_list once_differentiable(const char* op, torch::autogr
           "] the fused backward cannot be differentiated again; OVQ_FORCE_REFERENCE=1 selects the plain "
           "path, which can",
       static_cast<int>(gradients.size()));
+  // The error hangs on what requires a gradient.
+  for (Tensor& x : gradients) {
+    if (x.defined()) x = x.detach().requires_grad_();
+  }
   return (*error)(std::move(gradients));
 }
 

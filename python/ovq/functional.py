@@ -1,4 +1,4 @@
-"""The ops as functions. Layout [batch, time, heads, dim]; any strides; no copy while the last dimension is contiguous."""
+"""The ops as functions. Layout [batch, time, heads, dim], any strides; no copy while the last one is 1."""
 
 import struct
 from typing import Any, Dict, List, Optional, Tuple, Union

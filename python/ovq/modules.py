@@ -93,7 +93,7 @@ class OVQAttention(nn.Module):
 
     def extra_repr(self) -> str:
         sizes = f"heads={self.heads}, kv_heads={self.kv_heads}, head_dim={self.head_dim}"
-        return sizes + "".join(f", {name}={value}" for name, value in self.options.items() if name in ("centroids", "chunk"))
+        return f"{sizes}, centroids={self.options['centroids']}, chunk={self.options['chunk']}"
 
     def _inputs(self, x: Tensor) -> List[Tensor]:
         if x.dim() != 3:

@@ -8,7 +8,18 @@ from torch import Tensor
 
 from ._library import call
 
-OPTIONS = ("chunk", "centroids", "growth", "total_tokens", "new_centroids", "rate", "normalize", "rope", "rope_base", "seed")
+OPTIONS = (
+    "chunk",
+    "centroids",
+    "growth",
+    "total_tokens",
+    "new_centroids",
+    "rate",
+    "normalize",
+    "rope",
+    "rope_base",
+    "seed",
+)
 
 
 class State:
@@ -99,8 +110,8 @@ class State:
 
     def __reduce__(self) -> Tuple[Any, Tuple[Tensor]]:
         if not self.fused:
-            keys = self.keys
-            raise TypeError(f"cannot pickle a State that lives on {keys.device} as {keys.dtype}; only float32 on the CPU")
+            where = f"{self.keys.device} as {self.keys.dtype}"
+            raise TypeError(f"cannot pickle a State that lives on {where}; only float32 on the CPU")
         return _from_bytes, (self._handle.to_bytes(),)
 
     def __copy__(self) -> "State":

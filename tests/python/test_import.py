@@ -37,7 +37,8 @@ def test_without_the_library(tmp_path):
     for file in PACKAGE.glob("*.py"):
         shutil.copy(file, tmp_path / "ovq")
     result = run("import ovq", tmp_path)
-    assert result.returncode == 1 and "ImportError: ovq: " in result.stderr and "libovq_ops.so is missing" in result.stderr
+    assert result.returncode == 1 and "ImportError: ovq: " in result.stderr
+    assert "libovq_ops.so is missing" in result.stderr
     (tmp_path / "ovq" / "libovq_ops.so").write_text("not a library")
     result = run("import ovq", tmp_path)
     assert result.returncode == 1 and "ImportError: ovq: cannot load" in result.stderr

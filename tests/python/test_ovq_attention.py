@@ -4,7 +4,7 @@ import random
 
 import pytest
 import torch
-from common import OPTIONS, assert_all_near, assert_near, loss_of, make_inputs, plain_path, weights
+from common import OPTIONS, assert_all_near, assert_near, loss_of, make_inputs, plain_path
 
 import ovq
 

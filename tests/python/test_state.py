@@ -66,7 +66,8 @@ def test_packed_pieces():
     parts = [select(x, *first) for x in (q, k, v)]
     o1, carried = ovq.ovq_attention(*parts, beta, cu_seqlens=torch.tensor([0, 9, 34]), return_state=True, **SIZES)
     parts = [select(x, *second) for x in (q, k, v)]
-    o2, carried = ovq.ovq_attention(*parts, beta, cu_seqlens=torch.tensor([0, 16, 26]), state=carried, return_state=True)
+    offsets = torch.tensor([0, 16, 26])
+    o2, carried = ovq.ovq_attention(*parts, beta, cu_seqlens=offsets, state=carried, return_state=True)
     joined = torch.cat([o1[:, :9], o2[:, :16], o1[:, 9:], o2[:, 16:]], 1)
     assert torch.equal(joined, o)
     assert all(same_state(a, b) for a, b in zip(carried, states))

@@ -29,7 +29,8 @@ namespace HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
 inline constexpr int kFewRows = 5;        // queries and searched keys together
-inline constexpr int64_t kKeyGroup = 16;  // keys scored together: four transposed blocks
+inline constexpr int64_t kValueRows = 8;  // values summed together: sequential reading, accumulators in L1
+inline constexpr int64_t kKeyGroup = 16;  // keys scored together
 
 #if HWY_TARGET == HWY_SCALAR
 
@@ -47,46 +48,64 @@ HWY_NOINLINE void dot_key_group(const float* HWY_RESTRICT rows, const float* HWY
 
 #else
 
+using KeyTag = hn::CappedTag<float, 8>;
+using KeyVector = hn::Vec<KeyTag>;
+inline constexpr int kKeyLanes = hn::MaxLanes(KeyTag());
+inline constexpr int kKeyVectors = kKeyGroup / kKeyLanes;
+
+// Four elements of row at[0], and of at[4] in the upper half where a vector has one
+HWY_INLINE KeyVector load_rows(const float* const* at, int64_t i) {
+  const KeyTag d;
+#if HWY_TARGET == HWY_AVX2
+  const hn::Half<KeyTag> half;
+  return hn::Combine(d, hn::LoadU(half, at[4] + i), hn::LoadU(half, at[0] + i));
+#else
+  return hn::LoadU(d, at[0] + i);
+#endif
+}
+
 // dot[row][key] <- rows[row] . keys[key] for up to kKeyGroup keys; rows are `dim` floats apart. Rows of keys lie one
 // after another, and the next group is prefetched in that order: the transposed access alone loses half the bandwidth.
 template <int R>
 HWY_NOINLINE void dot_key_group(const float* HWY_RESTRICT rows, const float* HWY_RESTRICT keys, int64_t stride,
                                 int64_t count, int64_t dim, float (&dot)[R][kKeyGroup]) {
-  const Block tag;
-  BlockVector acc[R][4];
+  const KeyTag d;
+  KeyVector acc[R][kKeyVectors];
   for (int r = 0; r < R; ++r) {
-    for (int g = 0; g < 4; ++g) acc[r][g] = hn::Zero(tag);
+    for (int g = 0; g < kKeyVectors; ++g) acc[r][g] = hn::Zero(d);
   }
   const float* at[kKeyGroup];
   for (int64_t key = 0; key < kKeyGroup; ++key) at[key] = keys + std::min(key, count - 1) * stride;
   const float* ahead = keys + kKeyGroup * stride;
   const int64_t whole = dim / 4 * 4;
   for (int64_t i = 0; i < whole; i += 4) {
-    for (int line = 0; line < 4; ++line) hwy::Prefetch(ahead + (i * 4 + line * 4) * 4);
+    for (int line = 0; line < 4; ++line) hwy::Prefetch(ahead + (i + line) * kPanel);
 #pragma GCC unroll 4
-    for (int g = 0; g < 4; ++g) {
-      BlockVector a = hn::LoadU(tag, at[4 * g] + i), b = hn::LoadU(tag, at[4 * g + 1] + i);
-      BlockVector c = hn::LoadU(tag, at[4 * g + 2] + i), d = hn::LoadU(tag, at[4 * g + 3] + i);
-      transpose(a, b, c, d);
+    for (int g = 0; g < kKeyVectors; ++g) {
+      const float* const* group = at + g * kKeyLanes;
+      KeyVector a = load_rows(group, i), b = load_rows(group + 1, i);
+      KeyVector c = load_rows(group + 2, i), e = load_rows(group + 3, i);
+      transpose(d, a, b, c, e);
 #pragma GCC unroll 8
       for (int r = 0; r < R; ++r) {
         const float* x = rows + r * dim + i;
-        acc[r][g] = hn::MulAdd(a, hn::Set(tag, x[0]), acc[r][g]);
-        acc[r][g] = hn::MulAdd(b, hn::Set(tag, x[1]), acc[r][g]);
-        acc[r][g] = hn::MulAdd(c, hn::Set(tag, x[2]), acc[r][g]);
-        acc[r][g] = hn::MulAdd(d, hn::Set(tag, x[3]), acc[r][g]);
+        acc[r][g] = hn::MulAdd(a, hn::Set(d, x[0]), acc[r][g]);
+        acc[r][g] = hn::MulAdd(b, hn::Set(d, x[1]), acc[r][g]);
+        acc[r][g] = hn::MulAdd(c, hn::Set(d, x[2]), acc[r][g]);
+        acc[r][g] = hn::MulAdd(e, hn::Set(d, x[3]), acc[r][g]);
       }
     }
   }
   for (int64_t i = whole; i < dim; ++i) {
-    for (int g = 0; g < 4; ++g) {
-      const float column[4] = {at[4 * g][i], at[4 * g + 1][i], at[4 * g + 2][i], at[4 * g + 3][i]};
-      const BlockVector a = hn::LoadU(tag, column);
-      for (int r = 0; r < R; ++r) acc[r][g] = hn::MulAdd(a, hn::Set(tag, rows[r * dim + i]), acc[r][g]);
+    alignas(64) float column[kKeyGroup];
+    for (int64_t key = 0; key < kKeyGroup; ++key) column[key] = at[key][i];
+    for (int g = 0; g < kKeyVectors; ++g) {
+      const KeyVector a = hn::Load(d, column + g * kKeyLanes);
+      for (int r = 0; r < R; ++r) acc[r][g] = hn::MulAdd(a, hn::Set(d, rows[r * dim + i]), acc[r][g]);
     }
   }
   for (int r = 0; r < R; ++r) {
-    for (int g = 0; g < 4; ++g) hn::Store(acc[r][g], tag, dot[r] + 4 * g);
+    for (int g = 0; g < kKeyVectors; ++g) hn::Store(acc[r][g], d, dot[r] + g * kKeyLanes);
   }
 }
 
@@ -134,17 +153,24 @@ struct RowSoftmax {
   float max = kLowest, sum = 0.0f;
 };
 
-// scores <- p of the keys [begin, end), as softmax_tile does; returns 2^(m - m')
-HWY_NOINLINE float softmax_row(RowSoftmax& state, float* HWY_RESTRICT scores, int64_t begin, int64_t end) {
+// scores <- p of the keys [begin, end), as softmax_tile does; returns 2^(m - m'). The sum is bound by the latency of
+// its additions: the memory meanwhile fetches `values`.
+HWY_NOINLINE float softmax_row(RowSoftmax& state, float* HWY_RESTRICT scores, int64_t begin, int64_t end,
+                               const float* values) {
   const PanelTag d;
-  float max = state.max;
-  for (int64_t key = begin; key < end; ++key) max = scores[key] > max ? scores[key] : max;
   alignas(64) float lanes[kPanel];
+  PanelVector maxima = hn::Set(d, state.max);
+  int64_t whole = begin;
+  for (; whole + kLanes <= end; whole += kLanes) maxima = hn::Max(maxima, hn::LoadU(d, scores + whole));
+  hn::Store(maxima, d, lanes);
+  float max = *std::max_element(lanes, lanes + kLanes);
+  for (; whole < end; ++whole) max = std::max(max, scores[whole]);
   hn::Store(exp2(d, hn::Set(d, state.max - max)), d, lanes);
   const float rescale = lanes[0];
   float sum = 0.0f;
   for (int64_t key = begin; key < end; key += kLanes) {
     const int64_t count = std::min<int64_t>(kLanes, end - key);
+    for (int line = 0; line < kLanes; ++line, values += kPanel) hwy::Prefetch(values);
     std::memset(lanes, 0, sizeof(lanes));
     std::memcpy(lanes, scores + key, count * sizeof(float));
     hn::Store(exp2(d, hn::Sub(hn::Load(d, lanes), hn::Set(d, max))), d, lanes);
@@ -162,7 +188,10 @@ template <class D>
 HWY_INLINE void accumulate_columns(D d, const float* HWY_RESTRICT p, const float* HWY_RESTRICT values, int64_t stride,
                                    int64_t keys, int64_t begin, int64_t end, float* HWY_RESTRICT acc) {
   const int64_t lanes = hn::Lanes(d);
+  const float* ahead = values + keys * stride;
   for (int64_t column = begin; column + lanes <= end; column += lanes) {
+    // The next rows, in the order in which they lie.
+    for (int64_t i = 0; i < keys * lanes; i += kPanel) hwy::Prefetch(ahead + column * keys + i);
     auto sum = hn::LoadU(d, acc + column);
     for (int64_t i = 0; i < keys; ++i) {
       sum = hn::MulAdd(hn::Set(d, p[i]), hn::LoadU(d, values + i * stride + column), sum);
@@ -178,10 +207,9 @@ HWY_NOINLINE void accumulate_row(const float* p, const KeyRun& keys, int64_t beg
   const hn::CappedTag<float, 1> one;
   const int64_t whole = dim / kLanes * kLanes;
   std::memset(acc, 0, dim * sizeof(float));
-  // Eight rows at a time keep the reading sequential and the accumulators in L1.
-  for (int64_t key = begin; key < end; key += 8) {
+  for (int64_t key = begin; key < end; key += kValueRows) {
     const float* values = keys.values + key * keys.value_stride;
-    const int64_t count = std::min<int64_t>(8, end - key);
+    const int64_t count = std::min(kValueRows, end - key);
     accumulate_columns(d, p + key, values, keys.value_stride, count, 0, whole, acc);
     accumulate_columns(one, p + key, values, keys.value_stride, count, whole, dim, acc);
   }
@@ -241,7 +269,8 @@ HWY_NOINLINE void forward_few_rows(const ForwardBlock& block, Workspace& workspa
     const auto read = [&](const KeyRun& keys, float* p, int64_t begin, int64_t end) HWY_ATTR {
       for (int64_t tile = begin / kTile * kTile; tile < end; tile += kTile) {
         const int64_t tile_begin = std::max(begin, tile), tile_end = std::min(end, tile + kTile);
-        const float rescale = softmax_row(softmax, p, tile_begin, tile_end);
+        const float* ahead = keys.values + (tile_begin + kValueRows) * keys.value_stride;
+        const float rescale = softmax_row(softmax, p, tile_begin, tile_end, ahead);
         accumulate_row(p, keys, tile_begin, tile_end, reading.value_dim, rescale, acc, out);
       }
     };

@@ -50,10 +50,10 @@ HWY_NOINLINE void unpack_panel(const float* HWY_RESTRICT panel, int64_t dim, flo
 using Block = hn::FixedTag<float, 4>;
 using BlockVector = hn::Vec<Block>;
 
-// Rows a, b, c, d of a 4 x 4 block become its columns.
-HWY_INLINE void transpose(BlockVector& a, BlockVector& b, BlockVector& c, BlockVector& d) {
-  const Block tag;
-  const hn::Repartition<double, Block> wide;
+// Rows a, b, c, d of a 4 x 4 block become its columns, in each 128-bit block of the vectors.
+template <class Tag, class Vector = hn::Vec<Tag>>
+HWY_INLINE void transpose(Tag tag, Vector& a, Vector& b, Vector& c, Vector& d) {
+  const hn::Repartition<double, Tag> wide;
   const auto ab_low = hn::BitCast(wide, hn::InterleaveLower(tag, a, b));   // a0 b0 a1 b1
   const auto ab_high = hn::BitCast(wide, hn::InterleaveUpper(tag, a, b));  // a2 b2 a3 b3
   const auto cd_low = hn::BitCast(wide, hn::InterleaveLower(tag, c, d));
@@ -71,7 +71,7 @@ HWY_NOINLINE void pack_panel(const float* const (&rows)[kPanel], int64_t dim, fl
     for (int64_t i = 0; i < whole; i += 4) {
       BlockVector a = hn::LoadU(tag, rows[lane] + i), b = hn::LoadU(tag, rows[lane + 1] + i);
       BlockVector c = hn::LoadU(tag, rows[lane + 2] + i), d = hn::LoadU(tag, rows[lane + 3] + i);
-      transpose(a, b, c, d);
+      transpose(tag, a, b, c, d);
       float* to = panel + i * kPanel + lane;
       hn::Store(a, tag, to);
       hn::Store(b, tag, to + kPanel);
@@ -91,7 +91,7 @@ HWY_NOINLINE void unpack_panel(const float* HWY_RESTRICT panel, int64_t dim, flo
       const float* from = panel + i * kPanel + lane;
       BlockVector part[4];
       for (int j = 0; j < 4; ++j) part[j] = hn::Load(tag, from + j * kPanel);
-      transpose(part[0], part[1], part[2], part[3]);
+      transpose(tag, part[0], part[1], part[2], part[3]);
       for (int64_t j = 0; j < std::min<int64_t>(4, count - lane); ++j) hn::StoreU(part[j], tag, rows[lane + j] + i);
     }
   }
