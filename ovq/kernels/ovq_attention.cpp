@@ -17,7 +17,7 @@ constexpr const char* kOp = "ovq_attention";
 
 struct ForwardMemory {
   std::vector<Workspace> team;
-  std::unique_ptr<OvqState> scratch;  // where no states are given: one sequence, the heads of a group
+  std::unique_ptr<OvqState> scratch;  // where no states are given
   WriteScratch write;
   Buffer<int32_t> assignment;
 };
@@ -54,33 +54,39 @@ void read_piece(const OvqRun& run, int64_t count, const Rows<float>& o, const Ro
   });
 }
 
-// The next piece of one head, at most to the end of its chunk.
-void forward_piece(const OvqInputs& in, const OvqOutputs& out, const OvqSequence& sequence, int64_t kv_head,
-                   std::span<const int32_t> forced, OvqRun& run, ForwardMemory& memory) {
+void forward_head(const OvqInputs& in, const OvqOutputs& out, const OvqSequence& sequence, int64_t kv_head,
+                  const OvqHead& rows, const RotaryTable* rotary, std::span<const int32_t> forced,
+                  ForwardMemory& memory) {
+  OvqRun run(in, sequence, kv_head, rows, rotary);
   const int64_t chunk = in.options.chunk, group = in.q.heads / in.k.heads;
-  const int64_t count = run.piece();
-  run.append(count);
-  const int64_t first = sequence.tokens.first + run.position() - sequence.position;
-  const auto rows_of = [&](const View<float>& view) {
-    return Rows<float>{view.row(sequence.tokens.batch, first, kv_head * group), view.time_stride, view.head_stride};
-  };
-  read_piece(run, count, rows_of(out.o), out.lse.data == nullptr ? Rows<float>{} : rows_of(out.lse), memory.team);
-  if (!run.advance(count)) return;
+  while (run.position() < run.end()) {
+    const int64_t count = run.piece();
+    run.append(count);
+    const int64_t first = sequence.tokens.first + run.position() - sequence.position;
+    const Rows<float> o = {out.o.row(sequence.tokens.batch, first, kv_head * group), out.o.time_stride,
+                           out.o.head_stride};
+    Rows<float> lse;
+    if (out.lse.data != nullptr) {
+      lse = {out.lse.row(sequence.tokens.batch, first, kv_head * group), out.lse.time_stride, out.lse.head_stride};
+    }
+    read_piece(run, count, o, lse, memory.team);
+    if (!run.advance(count)) continue;
 
-  int32_t* assignment = memory.assignment.ensure(chunk);
-  const ChunkWrite write = run.next_write(assignment);
-  const auto at = [&](int64_t p) {
-    return sequence.assignments + sequence.assignment_row(write.chunk * chunk + p) * in.k.heads + kv_head;
-  };
-  if (forced.empty()) {
-    choose_centroids(run.dictionary(), write, memory.write);
-  } else {
-    for (int64_t p = 0; p < chunk; ++p) assignment[p] = forced[at(p)];
+    int32_t* assignment = memory.assignment.ensure(chunk);
+    const ChunkWrite write = run.next_write(assignment);
+    const auto at = [&](int64_t p) {
+      return sequence.assignments + sequence.assignment_row(write.chunk * chunk + p) * in.k.heads + kv_head;
+    };
+    if (forced.empty()) {
+      choose_centroids(run.dictionary(), write, memory.write);
+    } else {
+      for (int64_t p = 0; p < chunk; ++p) assignment[p] = forced[at(p)];
+    }
+    if (!out.assignments.empty()) {
+      for (int64_t p = 0; p < chunk; ++p) out.assignments[at(p)] = assignment[p];
+    }
+    run.write(write, memory.write, nullptr);
   }
-  if (!out.assignments.empty()) {
-    for (int64_t p = 0; p < chunk; ++p) out.assignments[at(p)] = assignment[p];
-  }
-  run.write(write, memory.write, nullptr);
 }
 
 }  // namespace
@@ -111,12 +117,14 @@ void ovq_attention_forward(const OvqInputs& in, const OvqOutputs& out, std::span
   }
 
   const std::shared_ptr<const RotaryTable> rotary = make_rotary(in, sequences);
-  const HeadGroups groups(static_cast<int64_t>(sequences.size()), in.k.heads, max_threads());
-  std::vector<ForwardMemory> memory(groups.threads);
+  const int64_t tasks = static_cast<int64_t>(sequences.size()) * in.k.heads;
+  const int threads = max_threads();
+  const bool inside = tasks < threads;  // the threads share each head's work
+  std::vector<ForwardMemory> memory(inside ? 1 : threads);
   for (ForwardMemory& own : memory) {
-    own.team.resize(groups.team);
+    own.team.resize(inside ? threads : 1);
     if (!states.empty()) continue;
-    own.scratch = std::make_unique<OvqState>(OvqShape{1, groups.heads, in.k.dim, in.v.dim}, in.options);
+    own.scratch = std::make_unique<OvqState>(OvqShape{1, 1, in.k.dim, in.v.dim}, in.options);
     own.scratch->reserve(longest);
   }
   // Nothing can fail beyond this point but an allocation of scratch memory.
@@ -126,22 +134,14 @@ void ovq_attention_forward(const OvqInputs& in, const OvqOutputs& out, std::span
   }
   std::fill(out.assignments.begin(), out.assignments.end(), kUnassigned);
 
-  parallel_for(groups.count, groups.threads, [&](int64_t group, int thread) {
-    const OvqSequence& sequence = sequences[groups.sequence(group)];
-    const int64_t first_head = groups.first_head(group), last_head = groups.last_head(group);
+  parallel_for(tasks, inside ? 1 : threads, [&](int64_t task, int thread) {
+    const OvqSequence& sequence = sequences[task / in.k.heads];
+    const int64_t kv_head = task % in.k.heads;
     ForwardMemory& own = memory[thread];
-    std::vector<OvqRun> runs;
-    for (int64_t head = first_head; head < last_head; ++head) {
-      const OvqHead rows = sequence.state < 0
-                               ? own.scratch->head(0, head - first_head)
-                               : states[sequence.state].head(in.cu_seqlens.empty() ? sequence.tokens.batch : 0, head);
-      runs.emplace_back(in, sequence, head, rows, rotary.get());
-    }
-    while (runs.front().position() < runs.front().end()) {
-      for (int64_t head = first_head; head < last_head; ++head) {
-        forward_piece(in, out, sequence, head, forced, runs[head - first_head], own);
-      }
-    }
+    const OvqHead rows = sequence.state < 0
+                             ? own.scratch->head(0, 0)
+                             : states[sequence.state].head(in.cu_seqlens.empty() ? sequence.tokens.batch : 0, kv_head);
+    forward_head(in, out, sequence, kv_head, rows, rotary.get(), forced, own);
   });
   for (size_t i = 0; i < states.size(); ++i) {
     states[i].advance(in.cu_seqlens.empty() ? in.q.time : sequences[i].tokens.length);

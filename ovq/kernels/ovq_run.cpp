@@ -47,17 +47,6 @@ std::vector<OvqSequence> check_ovq(const char* op, const OvqInputs& in, std::spa
   return sequences;
 }
 
-HeadGroups::HeadGroups(int64_t sequences, int64_t kv_heads, int max_threads) : kv_heads(kv_heads) {
-  const bool inside = sequences * kv_heads < max_threads;
-  // As many heads to a group as leave every thread one group, and no more than fit its caches together.
-  const int64_t spread = std::max<int64_t>(1, sequences * kv_heads / std::max(1, max_threads));
-  heads = inside ? 1 : std::min({kv_heads, spread, int64_t{4}});
-  per_sequence = (kv_heads + heads - 1) / heads;
-  count = sequences * per_sequence;
-  threads = inside ? 1 : max_threads;
-  team = inside ? max_threads : 1;
-}
-
 void check_assignments(const char* op, const OvqInputs& in, const OvqSequence& sequence, int64_t kv_head,
                        std::span<const int32_t> assignments) {
   const OvqOptions& options = in.options;

@@ -30,20 +30,6 @@ struct OvqSequence {
 
 std::vector<OvqSequence> check_ovq(const char* op, const OvqInputs& inputs, std::span<const OvqState> states);
 
-// How the heads of all sequences are dealt to threads. A thread takes neighbouring heads of a sequence through the
-// chunks together: a token's heads lie side by side in memory, and fetching them one by one costs 12 % of a forward (6
-// heads, d 64). Where there are fewer heads than threads, one head after another has all threads as its team.
-struct HeadGroups {
-  int64_t kv_heads, heads;  // in all, and in a group at most
-  int64_t per_sequence, count;
-  int threads, team;
-
-  HeadGroups(int64_t sequences, int64_t kv_heads, int max_threads);
-  int64_t sequence(int64_t group) const { return group / per_sequence; }
-  int64_t first_head(int64_t group) const { return group % per_sequence * heads; }
-  int64_t last_head(int64_t group) const { return std::min(kv_heads, first_head(group) + heads); }
-};
-
 // Assignments must be ones that a run could have made: founders number the new centroids by position, the others join a
 // centroid that is there.
 void check_assignments(const char* op, const OvqInputs& inputs, const OvqSequence& sequence, int64_t kv_head,
