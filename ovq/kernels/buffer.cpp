@@ -27,8 +27,9 @@ namespace detail {
 void* allocate(size_t bytes) {
   if (bytes == 0) return nullptr;
   if (bytes > static_cast<size_t>(std::numeric_limits<ptrdiff_t>::max()) - kHugePage) throw std::bad_alloc();
-  // Large buffers start on a huge page: faulting 4 KB pages one by one costs 5 to 12 % of a forward.
-  const size_t alignment = bytes >= 2 * kHugePage ? kHugePage : kAlignment;
+  // Large buffers start on a huge page: fewer page faults, and fewer misses of the TLB, which a virtual machine pays
+  // for twice.
+  const size_t alignment = bytes >= kHugePage / 2 ? kHugePage : kAlignment;
   void* pointer = std::aligned_alloc(alignment, (bytes + alignment - 1) / alignment * alignment);
   if (pointer == nullptr) throw std::bad_alloc();
   if (alignment == kHugePage) madvise(pointer, bytes, MADV_HUGEPAGE);
