@@ -29,9 +29,9 @@ void* allocate(size_t bytes) {
   if (bytes > static_cast<size_t>(std::numeric_limits<ptrdiff_t>::max()) - kHugePage) throw std::bad_alloc();
   // Large buffers start on a huge page: fewer page faults, and fewer misses of the TLB, which a virtual machine pays
   // for twice.
-  const size_t alignment = bytes >= kHugePage / 2 ? kHugePage : kAlignment;
-  void* pointer = std::aligned_alloc(alignment, (bytes + alignment - 1) / alignment * alignment);
-  if (pointer == nullptr) throw std::bad_alloc();
+  const size_t alignment = bytes >= 2 * kHugePage ? kHugePage : kAlignment;
+  void* pointer = nullptr;
+  if (posix_memalign(&pointer, alignment, bytes) != 0) throw std::bad_alloc();
   if (alignment == kHugePage) madvise(pointer, bytes, MADV_HUGEPAGE);
   const int64_t now = current_bytes += static_cast<int64_t>(bytes);
   int64_t peak = peak_bytes.load();

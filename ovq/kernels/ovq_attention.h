@@ -62,7 +62,9 @@ struct OvqSaved {
   View<const float> o;
   View<const float> lse;
   std::span<const int32_t> assignments;
-  std::span<const OvqState> initial;  // the states as they were before forward; empty if there were none
+  // The states as they were before forward; empty if there were none. Gradients of final states need them, if only as
+  // states at position 0.
+  std::span<const OvqState> initial;
 };
 
 struct OvqOutputGradients {

@@ -27,6 +27,14 @@ namespace {
 constexpr float kNegativeInfinity = -std::numeric_limits<float>::infinity();
 constexpr int32_t kNone = -1;
 
+// The positions marked kNone found the centroids from `size` on, numbered by position.
+void number_founders(const ChunkWrite& write, int64_t size) {
+  int32_t centroid = static_cast<int32_t>(size);
+  for (int64_t p = 0; p < write.options->chunk; ++p) {
+    if (write.assignment[p] == kNone) write.assignment[p] = ~centroid++;
+  }
+}
+
 // assignment <- ~centroid for the `count` positions with the smallest rank, numbered by position; 0 elsewhere
 template <class Rank>
 void found_smallest(const ChunkWrite& write, int64_t size, WriteScratch& scratch, const Rank& rank) {
@@ -40,10 +48,7 @@ void found_smallest(const ChunkWrite& write, int64_t size, WriteScratch& scratch
   if (write.new_count < chunk) std::nth_element(order, order + write.new_count, order + chunk, before);
   std::fill_n(write.assignment, chunk, 0);
   for (int64_t i = 0; i < write.new_count; ++i) write.assignment[order[i]] = kNone;
-  int32_t centroid = static_cast<int32_t>(size);
-  for (int64_t p = 0; p < chunk; ++p) {
-    if (write.assignment[p] == kNone) write.assignment[p] = ~centroid++;
-  }
+  number_founders(write, size);
 }
 
 // Farthest-first traversal: key 0, then again and again the key least similar to the chosen ones.
@@ -64,10 +69,7 @@ void found_farthest_first(const Dictionary& dictionary, const ChunkWrite& write,
     }
     chosen = farthest;
   }
-  int32_t centroid = 0;
-  for (int64_t p = 0; p < chunk; ++p) {
-    if (write.assignment[p] == kNone) write.assignment[p] = ~centroid++;
-  }
+  number_founders(write, 0);
 }
 
 // In the founding chunk the others join the nearest founder, the lowest index on a tie.

@@ -17,8 +17,6 @@ using at::Tensor;
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-std::span<float> span_of(const Tensor& x) { return {x.data_ptr<float>(), static_cast<size_t>(x.numel())}; }
-
 kernels::AttentionInputs kernel_inputs(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& beta,
                                        int64_t window, int64_t query_offset, const std::vector<int64_t>& cu_seqlens) {
   return {.q = view_of(q),

@@ -32,8 +32,6 @@ struct OvqCall : torch::CustomClassHolder {
 };
 using CallPtr = c10::intrusive_ptr<OvqCall>;
 
-std::span<float> span_of(const Tensor& x) { return {x.data_ptr<float>(), static_cast<size_t>(x.numel())}; }
-
 kernels::OvqInputs kernel_inputs(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& beta,
                                  const OvqCall& call) {
   return {.q = view_of(q),
@@ -44,8 +42,7 @@ kernels::OvqInputs kernel_inputs(const Tensor& q, const Tensor& k, const Tensor&
           .cu_seqlens = call.cu_seqlens};
 }
 
-int64_t state_count(const Tensor& q, const std::vector<int64_t>& cu_seqlens) {
-  (void)q;
+int64_t state_count(const std::vector<int64_t>& cu_seqlens) {
   return cu_seqlens.empty() ? 1 : static_cast<int64_t>(cu_seqlens.size()) - 1;
 }
 
@@ -56,7 +53,7 @@ std::vector<OvqState> working_states(const Tensor& q, const Tensor& k, const Ten
     for (const auto& state : call.initial) states.push_back(*state);
   } else if (call.want_states) {
     const int64_t batch = call.cu_seqlens.empty() ? q.size(0) : 1;
-    states.assign(state_count(q, call.cu_seqlens), OvqState({batch, k.size(2), k.size(3), v.size(3)}, call.options));
+    states.assign(state_count(call.cu_seqlens), OvqState({batch, k.size(2), k.size(3), v.size(3)}, call.options));
   }
   return states;
 }
@@ -163,7 +160,7 @@ void check_times(const Inputs& in) {
 }
 
 void check_states(const Inputs& in, const std::vector<StatePtr>& states) {
-  const int64_t expected = state_count(in.q, in.cu_seqlens);
+  const int64_t expected = state_count(in.cu_seqlens);
   kernels::check(static_cast<int64_t>(states.size()) == expected, kOp, "states has ", states.size(),
                  " elements; must be ", expected,
                  in.cu_seqlens.empty() ? ", for the whole batch" : ", one per packed sequence");
@@ -189,7 +186,7 @@ void check_states(const Inputs& in, const std::vector<StatePtr>& states) {
 OvqResult run_plain(const Inputs& in, const OvqOptions& options, const std::vector<StatePtr>& states) {
   OvqResult result;
   std::vector<Tensor> parts;
-  const int64_t count = state_count(in.q, in.cu_seqlens);
+  const int64_t count = state_count(in.cu_seqlens);
   for (int64_t i = 0; i < count; ++i) {
     const auto part = [&](const Tensor& x) {
       return in.cu_seqlens.empty() ? x : x.slice(1, in.cu_seqlens[i], in.cu_seqlens[i + 1]);

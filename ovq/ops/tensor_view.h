@@ -3,6 +3,8 @@
 
 #include <ATen/ATen.h>
 
+#include <span>
+
 #include "ovq/kernels/view.h"
 
 namespace ovq::ops {
@@ -15,6 +17,8 @@ inline at::Tensor with_contiguous_rows(const at::Tensor& x) {
 inline kernels::View<float> view_of(const at::Tensor& x) {
   return {x.data_ptr<float>(), x.size(0), x.size(1), x.size(2), x.size(3), x.stride(0), x.stride(1), x.stride(2)};
 }
+
+inline std::span<float> span_of(const at::Tensor& x) { return {x.data_ptr<float>(), static_cast<size_t>(x.numel())}; }
 
 // [B, H, n, D] as the [B, n, H, D] the kernels take
 inline kernels::View<float> state_view_of(const at::Tensor& x) { return view_of(x.transpose(1, 2)); }

@@ -139,13 +139,16 @@ HWY_NOINLINE void probabilities(const Reading& reading, const PackedBlock& packe
   const float* scale = packed.scale + panel * kPanel;
   const float* lse = packed.lse + panel * kPanel;
   const float* delta = packed.delta + panel * kPanel;
-  for_row_runs(range.end - range.begin, [&](auto run, int64_t first) HWY_ATTR {
+  const int64_t begin = range.begin, key_dim = reading.key_dim, value_dim = reading.value_dim;
+  const KeyRun run_of_keys = keys;
+  for_row_runs(range.end - range.begin, [=](auto run, int64_t first) HWY_ATTR {
     constexpr int R = run;
-    const int64_t key = range.begin + first;
+    const KeyRun& keys = run_of_keys;
+    const int64_t key = begin + first;
     const int64_t index = tile + key;
     PanelVector acc[R][kVectors];
     set_zero(acc);
-    multiply_add(d_o, keys.values + index * keys.value_stride, keys.value_stride, 1, reading.value_dim, acc);
+    multiply_add(d_o, keys.values + index * keys.value_stride, keys.value_stride, 1, value_dim, acc);
 #pragma GCC unroll 8
     for (int r = 0; r < R; ++r) {
 #pragma GCC unroll 8
@@ -154,7 +157,7 @@ HWY_NOINLINE void probabilities(const Reading& reading, const PackedBlock& packe
       }
     }
     set_zero(acc);
-    multiply_add(q, keys.keys + index * keys.key_stride, keys.key_stride, 1, reading.key_dim, acc);
+    multiply_add(q, keys.keys + index * keys.key_stride, keys.key_stride, 1, key_dim, acc);
 #pragma GCC unroll 8
     for (int r = 0; r < R; ++r) {
       const PanelVector bias = keys.log_counts == nullptr ? hn::Zero(d) : hn::Set(d, keys.log_counts[index + r]);
@@ -185,12 +188,13 @@ HWY_NOINLINE void query_gradient(const KeyRun& keys, int64_t tile, const TileRan
                                  const float* HWY_RESTRICT ds, float* HWY_RESTRICT d_q, bool add) {
   const PanelTag d;
   const float* first = keys.keys + (tile + range.begin) * keys.key_stride;
-  for_row_runs(dim, [&](auto run, int64_t column) HWY_ATTR {
+  const float* first_ds = ds + range.begin * kWeightStride;
+  const int64_t stride = keys.key_stride, count = range.end - range.begin;
+  for_row_runs(dim, [=](auto run, int64_t column) HWY_ATTR {
     constexpr int R = run;
     PanelVector acc[R][kVectors];
     set_zero(acc);
-    multiply_add(ds + range.begin * kWeightStride, first + column, 1, keys.key_stride, range.end - range.begin, acc,
-                 kWeightStride);
+    multiply_add(first_ds, first + column, 1, stride, count, acc, kWeightStride);
 #pragma GCC unroll 8
     for (int r = 0; r < R; ++r) {
 #pragma GCC unroll 8
@@ -215,7 +219,7 @@ HWY_NOINLINE void key_gradient(const float* HWY_RESTRICT weights, const float* H
   for (int64_t column = 0; column < dim; column += kPanel) {
     const float* lanes = columns + column * rows;
     int64_t first_panel = 0;
-    for_row_runs(end - begin, [&](auto run, int64_t first) HWY_ATTR {
+    for_row_runs(end - begin, [=, &first_panel](auto run, int64_t first) HWY_ATTR {
       constexpr int R = run;
       const int64_t key = begin + first;
       while (panel_keys[first_panel].end <= key) ++first_panel;

@@ -122,21 +122,28 @@ HWY_NOINLINE void score_tile(const ForwardPanel& panel, const KeyRun& keys, int6
   const PanelTag d;
   const float* first = keys.keys + (tile + begin) * keys.key_stride;
   const float* log_counts = keys.log_counts == nullptr ? nullptr : keys.log_counts + tile + begin;
+  const float* q = panel.q;
+  const float* scales = panel.scale;
+  const int64_t stride = keys.key_stride;
   float* to = scores + begin * kPanel;
-  for_row_runs(end - begin, [&](auto run, int64_t key) HWY_ATTR {
+  // By value: what the stores below might alias would be loaded again after each of them.
+  for_row_runs(end - begin, [=, &max](auto run, int64_t key) HWY_ATTR {
     constexpr int R = run;
     PanelVector acc[R][kVectors];
     set_zero(acc);
-    multiply_add(panel.q, first + key * keys.key_stride, keys.key_stride, 1, dim, acc);
+    multiply_add(q, first + key * stride, stride, 1, dim, acc);
 #pragma GCC unroll 8
-    for (int r = 0; r < R; ++r) {
-      const PanelVector bias = log_counts == nullptr ? hn::Zero(d) : hn::Set(d, log_counts[key + r]);
+    for (int x = 0; x < kVectors; ++x) {
+      const PanelVector scale = hn::Load(d, scales + x * kLanes);
+      PanelVector run_max = max[x];  // in a register: through memory, the next run would wait for it
 #pragma GCC unroll 8
-      for (int x = 0; x < kVectors; ++x) {
-        const PanelVector s = hn::MulAdd(acc[r][x], hn::Load(d, panel.scale + x * kLanes), bias);
+      for (int r = 0; r < R; ++r) {
+        const PanelVector bias = log_counts == nullptr ? hn::Zero(d) : hn::Set(d, log_counts[key + r]);
+        const PanelVector s = hn::MulAdd(acc[r][x], scale, bias);
         hn::Store(s, d, to + (key + r) * kPanel + x * kLanes);
-        max[x] = hn::Max(max[x], s);
+        run_max = hn::Max(run_max, s);
       }
+      max[x] = run_max;
     }
   });
 }
@@ -199,22 +206,27 @@ HWY_NOINLINE void accumulate_values(const ForwardPanel& panel, const KeyRun& key
   const bool selective =
       range.masked() && !(all_finite(values, keys.value_stride, range.begin, range.full_begin, dim) &&
                           all_finite(values, keys.value_stride, range.full_end, range.end, dim));
-  for_row_runs(dim, [&](auto run, int64_t column) HWY_ATTR {
+  const int64_t stride = keys.value_stride;
+  const float* first_p = p + range.begin * kPanel;
+  const float* first_value = values + range.begin * stride;
+  const int64_t count = range.end - range.begin;
+  float* out = panel.out;
+  for_row_runs(dim, [=, &range, &rescale](auto run, int64_t column) HWY_ATTR {
     constexpr int R = run;
     PanelVector acc[R][kVectors];
     set_zero(acc);
     if (selective) {
-      multiply_add_visible(p, values + column, keys.value_stride, range, acc);
+      multiply_add_visible(p, values + column, stride, range, acc);
     } else {
-      multiply_add(p + range.begin * kPanel, values + range.begin * keys.value_stride + column, 1, keys.value_stride,
-                   range.end - range.begin, acc);
+      multiply_add(first_p, first_value + column, 1, stride, count, acc);
     }
 #pragma GCC unroll 8
-    for (int r = 0; r < R; ++r) {
+    for (int x = 0; x < kVectors; ++x) {
+      const PanelVector factor = rescale[x];
 #pragma GCC unroll 8
-      for (int x = 0; x < kVectors; ++x) {
-        float* at = panel.out + (column + r) * kPanel + x * kLanes;
-        hn::Store(hn::MulAdd(hn::Load(d, at), rescale[x], acc[r][x]), d, at);
+      for (int r = 0; r < R; ++r) {
+        float* at = out + (column + r) * kPanel + x * kLanes;
+        hn::Store(hn::MulAdd(hn::Load(d, at), factor, acc[r][x]), d, at);
       }
     }
   });
@@ -243,20 +255,25 @@ HWY_NOINLINE void search_tile(const float* panel, const KeyRun& keys, int64_t ti
     index[x] = hn::Load(di, best_centroid + x * kLanes);
   }
   const float* first = keys.keys + tile * keys.key_stride;
-  for_row_runs(count, [&](auto run, int64_t key) HWY_ATTR {
+  const int64_t stride = keys.key_stride;
+  for_row_runs(count, [=, &best, &index](auto run, int64_t key) HWY_ATTR {
     constexpr int R = run;
     PanelVector acc[R][kVectors];
     set_zero(acc);
-    multiply_add(panel, first + key * keys.key_stride, keys.key_stride, 1, dim, acc);
+    multiply_add(panel, first + key * stride, stride, 1, dim, acc);
 #pragma GCC unroll 8
-    for (int r = 0; r < R; ++r) {
-      const auto centroid = hn::Set(di, static_cast<int32_t>(tile + key + r));
+    for (int x = 0; x < kVectors; ++x) {
+      PanelVector run_best = best[x];
+      auto run_index = index[x];
 #pragma GCC unroll 8
-      for (int x = 0; x < kVectors; ++x) {
-        const auto better = hn::Gt(acc[r][x], best[x]);
-        best[x] = hn::IfThenElse(better, acc[r][x], best[x]);
-        index[x] = hn::IfThenElse(hn::RebindMask(di, better), centroid, index[x]);
+      for (int r = 0; r < R; ++r) {
+        const auto centroid = hn::Set(di, static_cast<int32_t>(tile + key + r));
+        const auto better = hn::Gt(acc[r][x], run_best);
+        run_best = hn::IfThenElse(better, acc[r][x], run_best);
+        run_index = hn::IfThenElse(hn::RebindMask(di, better), centroid, run_index);
       }
+      best[x] = run_best;
+      index[x] = run_index;
     }
   });
   for (int x = 0; x < kVectors; ++x) {
