@@ -35,6 +35,7 @@ struct HeadMemory {
 // Keys read by many rows are first laid side by side: with the heads between them (6 x 128 floats apart) the forward
 // reaches 66 instead of 78 % of the peak.
 constexpr int64_t kPackFromRows = 64;
+constexpr int64_t kPackFromWindow = 4 * kBlockRows;  // in a shorter window a key is read too few times
 
 const float* pack_head(const View<const float>& view, const Sequence& sequence, int64_t head, int64_t count,
                        Buffer<float>& packed) {
@@ -54,7 +55,9 @@ Reading make_reading(const AttentionInputs& in, const Sequence& sequence, int64_
   reading.value_dim = in.v.dim;
   reading.beta = in.beta.data() + kv_head * reading.group;
   reading.window.count = in.cu_seqlens.empty() ? in.k.time : sequence.length;
-  if (sequence.length * reading.group < kPackFromRows) {
+  const bool few_reads =
+      sequence.length * reading.group < kPackFromRows || (in.window > 0 && in.window < kPackFromWindow);
+  if (few_reads) {
     reading.window.keys = in.k.row(sequence.batch, sequence.first, kv_head);
     reading.window.values = in.v.row(sequence.batch, sequence.first, kv_head);
     reading.window.key_stride = in.k.time_stride;
