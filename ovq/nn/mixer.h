@@ -1,0 +1,47 @@
+// What every sequence mixer has in common: one interface for training, prefill in pieces and decode.
+#pragma once
+
+#include <torch/torch.h>
+
+#include <map>
+#include <string>
+
+#include "ovq/ops/ovq_state.h"
+
+namespace ovq::nn {
+
+using at::Tensor;
+using OptionalTensor = c10::optional<Tensor>;
+
+// The memory of one mixer between calls, for a batch of sequences. A default-made one stands before the first token.
+struct MixerState {
+  int64_t position = 0;                   // tokens seen
+  std::map<std::string, Tensor> tensors;  // by name, [B, ...]
+  c10::intrusive_ptr<ops::State> ovq;     // the dictionary of OVQ-attention, if the mixer has one
+
+  int64_t nbytes() const;
+  MixerState clone() const;  // independent, outside of the autograd graph
+};
+
+class Mixer : public torch::nn::Module {
+ public:
+  // x [B, T, width] -> y [B, T, width]. With cu_seqlens [sequences + 1], B is 1 and sequences are packed along time:
+  // chunks, positions, shifts, convolutions and states restart at each of them.
+  Tensor forward(const Tensor& x, const OptionalTensor& cu_seqlens = {});
+
+  // The same, continuing `state`, which is replaced by the state after x. Differentiable through both.
+  Tensor forward(const Tensor& x, MixerState& state);
+
+  // Decode, mostly T = 1: moves `state` on, in place where that saves memory traffic. No autograd.
+  Tensor step(const Tensor& x, MixerState& state);
+
+  // Bytes of the state of one sequence after `tokens` tokens.
+  virtual int64_t state_bytes(int64_t tokens) const = 0;
+
+ protected:
+  // The one implementation behind the three above. state: null when not asked for. Never both a state and cu_seqlens.
+  // Works with gradients on or off; tensors in `state` are replaced, not written to, while gradients are on.
+  virtual Tensor mix(const Tensor& x, MixerState* state, const OptionalTensor& cu_seqlens) = 0;
+};
+
+}  // namespace ovq::nn

@@ -1,0 +1,1 @@
+# Tests of tests/ops.
