@@ -29,7 +29,7 @@ void Runner::run(const std::string& name, const std::function<void()>& check,
 CaseResult Runner::time(const std::function<void()>& work, double flops) const {
   CaseResult result{.flops = flops, .bytes_allocated = bytes_allocated(work)};
   result.timing = repeat(work, quick() ? Repetition{.min_rounds = 2, .max_rounds = 8, .seconds = 0.5}
-                                       : Repetition{.min_rounds = 3, .max_rounds = 20, .seconds = 4});
+                                       : Repetition{.min_rounds = 3, .max_rounds = 60, .seconds = 8});
   return result;
 }
 

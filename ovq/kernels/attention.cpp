@@ -28,8 +28,8 @@ Rows<T> head_rows(const View<T>& view, const Sequence& sequence, int64_t head) {
 // Scratch for the work on one kv head.
 struct HeadMemory {
   std::vector<Workspace> team;
-  Buffer<float> keys, values;  // packed
-  Buffer<float> d_k, d_v;
+  Buffer<float> keys{Lifetime::scratch}, values{Lifetime::scratch};  // packed
+  Buffer<float> d_k{Lifetime::scratch}, d_v{Lifetime::scratch};
 };
 
 // Keys read by many rows are first laid side by side: with the heads between them (6 x 128 floats apart) the forward

@@ -124,7 +124,7 @@ void ovq_attention_forward(const OvqInputs& in, const OvqOutputs& out, std::span
   for (ForwardMemory& own : memory) {
     own.team.resize(inside ? threads : 1);
     if (!states.empty()) continue;
-    own.scratch = std::make_unique<OvqState>(OvqShape{1, 1, in.k.dim, in.v.dim}, in.options);
+    own.scratch = std::make_unique<OvqState>(OvqShape{1, 1, in.k.dim, in.v.dim}, in.options, Lifetime::scratch);
     own.scratch->reserve(longest);
   }
   // Nothing can fail beyond this point but an allocation of scratch memory.

@@ -32,7 +32,7 @@ struct BackwardMemory {
   UndoLog log;
   WriteScratch write;
   Buffer<int32_t> assignment;
-  Buffer<float> d_keys, d_values, d_rotated;
+  Buffer<float> d_keys{Lifetime::scratch}, d_values{Lifetime::scratch}, d_rotated{Lifetime::scratch};
 };
 
 template <class From, class To>
@@ -78,7 +78,7 @@ class HeadBackward {
       memory.scratch = call.saved.initial[sequence.state].copy_head(batch, kv_head);
       memory.scratch->set_centroids(call.in.options.centroids);
     } else if (!memory.scratch) {
-      memory.scratch.emplace(OvqShape{1, 1, call.in.k.dim, call.in.v.dim}, call.in.options);
+      memory.scratch.emplace(OvqShape{1, 1, call.in.k.dim, call.in.v.dim}, call.in.options, Lifetime::scratch);
     } else {
       memory.scratch->reset();
     }

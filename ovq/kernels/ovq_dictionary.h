@@ -44,8 +44,8 @@ struct WriteScratch {
 // What writes overwrote, so that they can be taken back in reverse order.
 struct UndoLog {
   int64_t entries = 0;
-  Buffer<int32_t> centroid;  // of each overwritten row
-  Buffer<float> rows;        // its key and value before
+  Buffer<int32_t> centroid;               // of each overwritten row
+  Buffer<float> rows{Lifetime::scratch};  // its key and value before
   int64_t norms = 0;
   Buffer<float> norm;  // with normalize: of each row of D_k written, before the rescaling
 

@@ -11,9 +11,9 @@ namespace {
 
 // Rows [0, count) of each of `heads` blocks of `stride`-wide rows, moved to blocks of another capacity.
 template <class T>
-Buffer<T> regrow(const Buffer<T>& old, int64_t heads, int64_t old_rows, int64_t new_rows, int64_t count,
-                 int64_t stride) {
-  Buffer<T> grown(heads * new_rows * stride);
+Buffer<T> regrow(const Buffer<T>& old, int64_t heads, int64_t old_rows, int64_t new_rows, int64_t count, int64_t stride,
+                 Lifetime lifetime) {
+  Buffer<T> grown(heads * new_rows * stride, lifetime);
   for (int64_t head = 0; head < heads && count > 0; ++head) {
     std::memcpy(grown.data() + head * new_rows * stride, old.data() + head * old_rows * stride,
                 count * stride * sizeof(T));
@@ -23,7 +23,8 @@ Buffer<T> regrow(const Buffer<T>& old, int64_t heads, int64_t old_rows, int64_t 
 
 }  // namespace
 
-OvqState::OvqState(const OvqShape& shape, const OvqOptions& options) : shape_(shape), options_(options) {
+OvqState::OvqState(const OvqShape& shape, const OvqOptions& options, Lifetime lifetime)
+    : shape_(shape), options_(options), lifetime_(lifetime) {
   constexpr const char* op = "OvqState";
   check(shape.batch >= 0, op, "batch is ", shape.batch, "; must be at least 0");
   check(shape.kv_heads >= 1, op, "kv_heads is ", shape.kv_heads, "; must be at least 1");
@@ -68,15 +69,15 @@ void OvqState::resize(int64_t rows, int64_t window) {
   const int64_t key_stride = detail::padded(shape_.key_dim), value_stride = detail::padded(shape_.value_dim);
   const int64_t used = size_ + pending();
   // Everything is allocated before anything changes: running out of memory leaves the state as it was.
-  auto keys = regrow(keys_, heads, capacity_, rows, used, key_stride);
-  auto values = regrow(values_, heads, capacity_, rows, used, value_stride);
-  auto counts = regrow(counts_, heads, capacity_, rows, size_, 1);
-  auto log_counts = regrow(log_counts_, heads, capacity_, rows, size_, 1);
+  auto keys = regrow(keys_, heads, capacity_, rows, used, key_stride, lifetime_);
+  auto values = regrow(values_, heads, capacity_, rows, used, value_stride, lifetime_);
+  auto counts = regrow(counts_, heads, capacity_, rows, size_, 1, lifetime_);
+  auto log_counts = regrow(log_counts_, heads, capacity_, rows, size_, 1, lifetime_);
   const int64_t searched = std::min(window_, options_.chunk);
-  auto best_similarity = regrow(best_similarity_, heads, window_, window, searched, 1);
-  auto best_centroid = regrow(best_centroid_, heads, window_, window, searched, 1);
+  auto best_similarity = regrow(best_similarity_, heads, window_, window, searched, 1, lifetime_);
+  auto best_centroid = regrow(best_centroid_, heads, window_, window, searched, 1, lifetime_);
   Buffer<float> rotated;
-  if (options_.rope) rotated = regrow(rotated_, heads, window_, window, pending(), key_stride);
+  if (options_.rope) rotated = regrow(rotated_, heads, window_, window, pending(), key_stride, lifetime_);
   keys_ = std::move(keys);
   values_ = std::move(values);
   counts_ = std::move(counts);
@@ -120,13 +121,13 @@ void OvqState::advance(int64_t tokens) {
 }
 
 OvqState OvqState::copy_head(int64_t batch, int64_t head_index) const {
-  OvqState copy({1, 1, shape_.key_dim, shape_.value_dim}, options_);
+  OvqState copy({1, 1, shape_.key_dim, shape_.value_dim}, options_, Lifetime::scratch);
   copy.position_ = position_;
   copy.size_ = size_;
   if (capacity_ == 0) return copy;
   const OvqHead from = head(batch, head_index);
   const auto part = [](const auto* data, int64_t count) {
-    Buffer<std::remove_cvref_t<decltype(*data)>> buffer(count);
+    Buffer<std::remove_cvref_t<decltype(*data)>> buffer(count, Lifetime::scratch);
     std::memcpy(buffer.data(), data, buffer.nbytes());
     return buffer;
   };

@@ -34,7 +34,7 @@ struct OvqHead {
 class OvqState {
  public:
   // An empty dictionary at position 0. Throws std::invalid_argument on a bad shape or option.
-  OvqState(const OvqShape& shape, const OvqOptions& options);
+  OvqState(const OvqShape& shape, const OvqOptions& options, Lifetime lifetime = Lifetime::owned);
 
   const OvqShape& shape() const { return shape_; }
   const OvqOptions& options() const { return options_; }
@@ -60,8 +60,9 @@ class OvqState {
   void reserve(int64_t tokens);
   OvqHead head(int64_t batch, int64_t head) const;
   void advance(int64_t tokens);
-  OvqState copy_head(int64_t batch, int64_t head) const;  // a state of one sequence and one head
-  void reset();                                           // back to position 0, keeping the memory
+  // A state of one sequence and one head, to work on during a call.
+  OvqState copy_head(int64_t batch, int64_t head) const;
+  void reset();  // back to position 0, keeping the memory
 
  private:
   void resize(int64_t rows, int64_t window);
@@ -69,6 +70,7 @@ class OvqState {
 
   OvqShape shape_;
   OvqOptions options_;
+  Lifetime lifetime_;
   int64_t position_ = 0;
   int64_t size_ = 0;
   int64_t capacity_ = 0;  // rows per head

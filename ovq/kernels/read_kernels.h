@@ -97,9 +97,9 @@ struct BackwardBlock {
 
 // Scratch of one thread; `packed` of a backward block is shared by the threads that work on its tiles.
 struct Workspace {
-  Buffer<float> packed;
-  Buffer<float> scores;
-  Buffer<float> d_q;
+  Buffer<float> packed{Lifetime::scratch};
+  Buffer<float> scores{Lifetime::scratch};
+  Buffer<float> d_q{Lifetime::scratch};
 };
 
 struct ReadKernels {

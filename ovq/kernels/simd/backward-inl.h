@@ -267,6 +267,12 @@ HWY_NOINLINE void backward_tile(const BackwardBlock& block, const Workspace& sha
     const int64_t first_row = block.first_row + panel * kPanel;
     const int64_t rows = std::min(kPanel, block.first_row + block.rows - first_row);
     const TileRange range = in_dictionary ? TileRange::all(count) : window_range(reading, first_row, rows, tile, count);
+    const Part next =
+        part_of(tile + kBackwardTile, std::min(tile + 2 * kBackwardTile, keys.count), panel, packed.panels);
+    prefetch_rows(keys.keys, keys.key_stride, reading.key_dim, next);
+    prefetch_rows(keys.values, keys.value_stride, reading.value_dim, next);
+    prefetch_rows(gradient.keys, gradient.key_stride, reading.key_dim, next);
+    prefetch_rows(gradient.values, gradient.value_stride, reading.value_dim, next);
     float* panel_p = p + panel * kPanel;
     float* panel_ds = ds + panel * kPanel;
     float* panel_d_q = d_q + panel * reading.key_dim * kPanel;

@@ -356,7 +356,13 @@ HWY_NOINLINE void forward_panels(const ForwardBlock& block, Workspace& workspace
   for (int64_t tile = 0; tile < reading.dictionary.count; tile += kTile) {
     const int64_t count = std::min(kTile, reading.dictionary.count - tile);
     const TileRange range = TileRange::all(count);
-    for (int64_t p = 0; p < panels; ++p) read_tile(reading, panel_at(p), reading.dictionary, tile, range, scores);
+    for (int64_t p = 0; p < panels; ++p) {
+      const KeyRun& keys = reading.dictionary;
+      const Part next = part_of(tile + kTile, std::min(tile + 2 * kTile, keys.count), p, panels);
+      prefetch_rows(keys.keys, keys.key_stride, dim, next);
+      prefetch_rows(keys.values, keys.value_stride, reading.value_dim, next);
+      read_tile(reading, panel_at(p), keys, tile, range, scores);
+    }
     for (int64_t p = 0; p < search_panels; ++p) {
       search_tile(search_memory + p * search_floats, reading.dictionary, tile, count, dim, search_similarity(p),
                   search_centroid(p));

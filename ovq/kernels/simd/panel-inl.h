@@ -116,6 +116,26 @@ HWY_INLINE void query_rows(const Reading& reading, int64_t first, int64_t count,
   }
 }
 
+// Rows [begin, end).
+struct Part {
+  int64_t begin, end;
+};
+
+// The index-th of `parts` equal parts of [begin, end); empty if that is.
+HWY_INLINE Part part_of(int64_t begin, int64_t end, int64_t index, int64_t parts) {
+  const int64_t count = std::max<int64_t>(0, end - begin);
+  return {begin + count * index / parts, begin + count * (index + 1) / parts};
+}
+
+// Brings rows that will be read soon into L2. With the other core or a neighbour busy on the same L3 this is worth up
+// to a tenth of the time, otherwise nothing.
+HWY_INLINE void prefetch_rows(const float* rows, int64_t stride, int64_t dim, const Part& part) {
+  constexpr int64_t kCacheLine = 64 / sizeof(float);
+  for (int64_t row = part.begin; row < part.end; ++row) {
+    for (int64_t i = 0; i < dim; i += kCacheLine) __builtin_prefetch(rows + row * stride + i, 0, 2);
+  }
+}
+
 // `count` <= kPanel rows of a strided tensor as a panel; missing lanes are zero. `zeros` holds `dim` zeros.
 HWY_NOINLINE void pack_rows(const float* data, int64_t stride, int64_t count, int64_t dim, const float* zeros,
                             float* panel) {
