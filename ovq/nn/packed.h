@@ -1,0 +1,29 @@
+// Sequences packed along time.
+#pragma once
+
+#include <ATen/ATen.h>
+
+#include <vector>
+
+#include "ovq/kernels/checks.h"
+
+namespace ovq::nn {
+
+// cu_seqlens as numbers; empty: not packed
+inline std::vector<int64_t> offsets_of(const c10::optional<at::Tensor>& cu_seqlens) {
+  if (!cu_seqlens || !cu_seqlens->defined()) return {};
+  const at::Tensor flat = cu_seqlens->to(at::kCPU, at::kLong).contiguous();
+  return {flat.data_ptr<int64_t>(), flat.data_ptr<int64_t>() + flat.numel()};
+}
+
+// body(x [1, length, ...]) for each sequence of x [1, T, ...], results side by side along time
+template <class Body>
+at::Tensor for_each_sequence(const char* op, const at::Tensor& x, const std::vector<int64_t>& cu_seqlens, Body&& body) {
+  std::vector<at::Tensor> parts;
+  for (const auto& sequence : kernels::check_sequences(op, x.size(0), x.size(1), cu_seqlens)) {
+    parts.push_back(body(x.narrow(1, sequence.first, sequence.length)));
+  }
+  return parts.empty() ? body(x) : at::cat(parts, 1);
+}
+
+}  // namespace ovq::nn

@@ -1,0 +1,30 @@
+// Normalisation over the last dimension.
+//   rms_norm(x) = x r w,  r = (mean(x^2) + eps)^(-1/2)
+//   l2n(x)      = x r,    r = (sum(x^2) + eps)^(-1/2)
+// Backward keeps x (or y) and r: with y = x r and g = dy w, dx = r (g - y mean(g y)), dw = sum dy y; for l2n
+// dx = r (dy - y (y . dy)). Both are exact with the eps.
+#pragma once
+
+#include <torch/torch.h>
+
+namespace ovq::nn {
+
+// x [..., C], weight [C] -> [..., C]
+at::Tensor rms_norm(const at::Tensor& x, const at::Tensor& weight, double eps = 1e-6);
+
+// x [..., C] -> [..., C], rows of norm one
+at::Tensor l2n(const at::Tensor& x, double eps = 1e-6);
+
+class RMSNormImpl : public torch::nn::Module {
+ public:
+  explicit RMSNormImpl(int64_t size, double eps = 1e-6);
+  at::Tensor forward(const at::Tensor& x) { return rms_norm(x, weight, eps_); }
+
+  at::Tensor weight;  // [C], ones
+
+ private:
+  double eps_;
+};
+TORCH_MODULE(RMSNorm);
+
+}  // namespace ovq::nn

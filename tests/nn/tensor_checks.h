@@ -1,0 +1,83 @@
+// Comparisons of tensors and gradients against central differences.
+#pragma once
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include <functional>
+#include <string>
+#include <vector>
+
+namespace ovq::nn::test {
+
+using at::Tensor;
+
+// |actual - expected| <= tolerance * max(1, max |expected|). Shapes must agree; NaN and infinities fail.
+inline testing::AssertionResult close(const Tensor& actual, const Tensor& expected, double tolerance) {
+  if (!actual.defined() || !expected.defined()) return testing::AssertionFailure() << "undefined tensor";
+  if (actual.sizes() != expected.sizes()) {
+    return testing::AssertionFailure() << "shape " << actual.sizes() << "; expected " << expected.sizes();
+  }
+  if (expected.numel() == 0) return testing::AssertionSuccess();
+  const Tensor a = actual.detach().to(at::kDouble), e = expected.detach().to(at::kDouble);
+  const double error = (a - e).abs().max().item<double>();
+  const double bound = tolerance * std::max(1.0, e.abs().max().item<double>());
+  if (error <= bound && e.isfinite().all().item<bool>()) return testing::AssertionSuccess();
+  return testing::AssertionFailure() << "largest error " << error << "; allowed " << bound;
+}
+
+// max |actual - truth| <= 2 max |plain - truth| + floor * max(1, max |truth|): `actual` is as good as the plain path.
+inline testing::AssertionResult calibrated(const Tensor& actual, const Tensor& plain, const Tensor& truth,
+                                           double floor = 2e-6) {
+  if (actual.sizes() != truth.sizes() || plain.sizes() != truth.sizes()) {
+    return testing::AssertionFailure() << "shapes " << actual.sizes() << ", " << plain.sizes() << "; expected "
+                                       << truth.sizes();
+  }
+  if (truth.numel() == 0) return testing::AssertionSuccess();
+  const auto error_of = [&](const Tensor& x) {
+    return (x.detach().to(at::kDouble) - truth).abs().max().item<double>();
+  };
+  const double bound = 2 * error_of(plain) + floor * std::max(1.0, truth.abs().max().item<double>());
+  if (error_of(actual) <= bound) return testing::AssertionSuccess();
+  return testing::AssertionFailure() << "largest error " << error_of(actual) << "; allowed " << bound << " (plain path "
+                                     << error_of(plain) << ")";
+}
+
+// Fixed numbers in place of a loss: every element of every output counts, each differently.
+inline Tensor weighted_sum(const std::vector<Tensor>& outputs) {
+  Tensor sum = at::zeros({}, outputs.at(0).options());
+  for (const Tensor& x : outputs) sum = sum + (x * at::arange(x.numel(), x.options()).mul(0.7).cos().view_as(x)).sum();
+  return sum;
+}
+
+struct Named {
+  std::string name;
+  Tensor tensor;  // double
+};
+
+// Gradients of weighted_sum(function()) by autograd and by central differences. The inputs are leaves that `function`
+// reads; they are changed in place and put back.
+inline void expect_gradients(const std::vector<Named>& inputs, const std::function<std::vector<Tensor>()>& function,
+                             double tolerance = 1e-7, double step = 1e-5) {
+  std::vector<Tensor> leaves;
+  for (const Named& input : inputs) leaves.push_back(input.tensor.requires_grad_(true));
+  const auto gradients = torch::autograd::grad({weighted_sum(function())}, leaves, {}, false, false, true);
+  const torch::NoGradGuard no_grad;
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    ASSERT_TRUE(gradients[i].defined()) << inputs[i].name << " has no gradient";
+    const Tensor flat = leaves[i].detach().view({-1}), numeric = at::empty_like(flat);
+    for (int64_t element = 0; element < flat.numel(); ++element) {
+      const double value = flat[element].item<double>();
+      const auto at = [&](double x) {
+        flat[element].fill_(x);
+        return weighted_sum(function()).item<double>();
+      };
+      const double above = at(value + step), below = at(value - step);
+      flat[element].fill_(value);
+      numeric[element].fill_((above - below) / (2 * step));
+    }
+    EXPECT_TRUE(close(gradients[i].reshape({-1}), numeric, tolerance)) << "gradient of " << inputs[i].name;
+  }
+}
+
+}  // namespace ovq::nn::test
