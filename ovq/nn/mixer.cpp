@@ -13,12 +13,13 @@ void check(const Tensor& x) {
 
 int64_t MixerState::nbytes() const {
   int64_t bytes = ovq ? ovq->nbytes() : 0;
-  for (const auto& [name, tensor] : tensors) bytes += static_cast<int64_t>(tensor.nbytes());
+  for (const auto& [name, tensor] : tensors) bytes += static_cast<int64_t>(tensor.storage().nbytes());
   return bytes;
 }
 
 MixerState MixerState::clone() const {
-  MixerState copy{.position = position};
+  MixerState copy;
+  copy.position = position;
   if (ovq) copy.ovq = ovq->detach()->clone();
   for (const auto& [name, tensor] : tensors) copy.tensors[name] = tensor.detach().clone();
   return copy;

@@ -14,12 +14,17 @@ using at::Tensor;
 using OptionalTensor = c10::optional<Tensor>;
 
 // The memory of one mixer between calls, for a batch of sequences. A default-made one stands before the first token.
+// Decoding writes into it, so it is copied only on demand.
 struct MixerState {
+  MixerState() = default;
+  MixerState(MixerState&&) = default;
+  MixerState& operator=(MixerState&&) = default;
+
   int64_t position = 0;                   // tokens seen
   std::map<std::string, Tensor> tensors;  // by name, [B, ...]
   c10::intrusive_ptr<ops::State> ovq;     // the dictionary of OVQ-attention, if the mixer has one
 
-  int64_t nbytes() const;
+  int64_t nbytes() const;    // memory held, room to grow included
   MixerState clone() const;  // independent, outside of the autograd graph
 };
 
@@ -37,6 +42,11 @@ class Mixer : public torch::nn::Module {
 
   // Bytes of the state of one sequence after `tokens` tokens.
   virtual int64_t state_bytes(int64_t tokens) const = 0;
+
+  // Before each training step: its number, and a seed for this layer and step; all noise is a function of it.
+  virtual void begin_step(int64_t /*step*/, uint64_t /*seed*/) {}
+  // What the last training forward adds to the loss; undefined: nothing.
+  virtual Tensor auxiliary_loss() const { return {}; }
 
  protected:
   // The one implementation behind the three above. state: null when not asked for. Never both a state and cu_seqlens.

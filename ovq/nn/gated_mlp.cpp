@@ -1,0 +1,15 @@
+#include "ovq/nn/gated_mlp.h"
+
+#include "ovq/nn/attention_heads.h"
+
+namespace ovq::nn {
+
+GatedMlpImpl::GatedMlpImpl(int64_t width, int64_t inner) {
+  gate_proj = register_module("gate_proj", projection(width, inner));
+  up_proj = register_module("up_proj", projection(width, inner));
+  down_proj = register_module("down_proj", projection(inner, width));
+}
+
+at::Tensor GatedMlpImpl::forward(const at::Tensor& x) { return down_proj(at::silu(gate_proj(x)) * up_proj(x)); }
+
+}  // namespace ovq::nn

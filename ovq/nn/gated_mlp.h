@@ -1,0 +1,17 @@
+// y = W_down (silu(W_gate x) * W_up x), no bias.
+#pragma once
+
+#include <torch/torch.h>
+
+namespace ovq::nn {
+
+class GatedMlpImpl : public torch::nn::Module {
+ public:
+  GatedMlpImpl(int64_t width, int64_t inner);
+  at::Tensor forward(const at::Tensor& x);
+
+  torch::nn::Linear gate_proj{nullptr}, up_proj{nullptr}, down_proj{nullptr};
+};
+TORCH_MODULE(GatedMlp);
+
+}  // namespace ovq::nn

@@ -1,0 +1,88 @@
+#include "ovq/nn/rotary.h"
+
+#include "ovq/kernels/error.h"
+#include "ovq/nn/packed.h"
+#include "ovq/nn/rows.h"
+#include "ovq/ops/inputs.h"
+#include "ovq/ops/tensor_view.h"
+
+namespace ovq::nn {
+namespace {
+
+using at::Tensor;
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+
+// Position of each time step, as double: exact up to 2^53.
+Tensor positions_of(const Tensor& x, const RotaryOptions& options) {
+  Tensor positions = at::arange(x.size(1), at::kDouble) + static_cast<double>(options.first_position);
+  for (const auto& sequence :
+       kernels::check_sequences("rotary", x.size(0), x.size(1), offsets_of(options.cu_seqlens))) {
+    if (sequence.first > 0) {
+      positions.narrow(0, sequence.first, sequence.length).sub_(static_cast<double>(sequence.first));
+    }
+  }
+  return positions;
+}
+
+// [T, D]: D/2 cosines, then D/2 sines
+Tensor make_table(const Tensor& x, const RotaryOptions& options) {
+  const int64_t half = x.size(3) / 2;
+  const Tensor frequencies = (at::arange(half, at::kDouble) * (-std::log(options.base) / half)).exp();
+  const Tensor angles = positions_of(x, options).unsqueeze(1) * frequencies;
+  return at::cat({angles.cos(), angles.sin()}, 1).to(x.options());
+}
+
+template <class T>
+void rotate_rows(const Tensor& x, const Tensor& table, T direction, const Tensor& y) {
+  const int64_t batch = x.size(0), time = x.size(1), heads = x.size(2), half = x.size(3) / 2;
+  const T* angles = table.data_ptr<T>();
+  parallel_blocks(batch * time, 32, heads * 2 * half, [&](int64_t begin, int64_t end) {
+    for (int64_t row = begin; row < end; ++row) {
+      const int64_t b = row / time, t = row % time;
+      const T* cosine = angles + t * 2 * half;
+      const T* sine = cosine + half;
+      for (int64_t h = 0; h < heads; ++h) {
+        const T* from = x.data_ptr<T>() + b * x.stride(0) + t * x.stride(1) + h * x.stride(2);
+        T* to = y.data_ptr<T>() + (row * heads + h) * 2 * half;
+        for (int64_t i = 0; i < half; ++i) {
+          const T s = direction * sine[i];
+          to[i] = from[i] * cosine[i] - from[half + i] * s;
+          to[half + i] = from[i] * s + from[half + i] * cosine[i];
+        }
+      }
+    }
+  });
+}
+
+Tensor rotated(const Tensor& x_any, const Tensor& table, double direction) {
+  const Tensor x = ops::with_contiguous_rows(x_any), y = at::empty(x.sizes(), x.options());
+  AT_DISPATCH_FLOATING_TYPES(x.scalar_type(), "rotary",
+                             [&] { rotate_rows<scalar_t>(x, table, static_cast<scalar_t>(direction), y); });
+  return y;
+}
+
+class RotaryFunction : public torch::autograd::Function<RotaryFunction> {
+ public:
+  static Tensor forward(AutogradContext* context, const Tensor& x, const Tensor& table) {
+    context->save_for_backward({table});
+    return rotated(x, table, 1.0);
+  }
+  static variable_list backward(AutogradContext* context, variable_list gradients) {
+    const Tensor table = context->get_saved_variables()[0];
+    return ops::once_differentiable("rotary", {rotated(gradients[0], table, -1.0), Tensor()});
+  }
+};
+
+}  // namespace
+
+Tensor rotary(const Tensor& x, const RotaryOptions& options) {
+  kernels::check(x.dim() == 4 && x.size(3) % 2 == 0, "rotary", "x has shape ", x.sizes(),
+                 "; must be [batch, time, heads, dim] with an even dim");
+  const Tensor table = make_table(x, options);
+  if (x.numel() > 0 && has_loops(x)) return RotaryFunction::apply(x, table);
+  const auto halves = x.chunk(2, -1), angles = table.unsqueeze(1).chunk(2, -1);
+  return at::cat({halves[0] * angles[0] - halves[1] * angles[1], halves[0] * angles[1] + halves[1] * angles[0]}, -1);
+}
+
+}  // namespace ovq::nn

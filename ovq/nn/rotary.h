@@ -1,0 +1,17 @@
+// Rotary position embedding: pairs (i, i + D/2) of a row at position p turn by the angle p base^(-2 i / D).
+#pragma once
+
+#include <torch/torch.h>
+
+namespace ovq::nn {
+
+struct RotaryOptions {
+  double base = 10000.0;
+  int64_t first_position = 0;                 // of x's first time step
+  c10::optional<at::Tensor> cu_seqlens = {};  // packed sequences: positions restart at each of them
+};
+
+// x [B, T, H, D], D even -> [B, T, H, D]
+at::Tensor rotary(const at::Tensor& x, const RotaryOptions& options);
+
+}  // namespace ovq::nn

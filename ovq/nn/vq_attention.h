@@ -1,0 +1,60 @@
+// VQ-attention as a layer: causal attention with every key replaced by its nearest codeword of a learned codebook.
+//
+//   quadratic  attention to the quantized keys
+//   linear     chunk c reads the codewords, with counts and mean values of chunks <= c - 2, and chunks c - 1 and c
+//   token
+//              by token; equal keys have equal logits, so both are the same function
+//
+// Training uses the quadratic form, whose keys carry the gradients of the codebook; with a state the linear form runs.
+#pragma once
+
+#include "ovq/nn/attention_heads.h"
+#include "ovq/nn/vector_quantizer.h"
+
+namespace ovq::nn {
+
+enum class VqForm { quadratic, linear };
+
+struct VqAttentionOptions {
+  HeadOptions heads;
+  int64_t codewords = 512;
+  int64_t chunk = 128;
+  VqForm form = VqForm::quadratic;  // outside of training and without a state
+  CodebookTraining training = CodebookTraining::sf_diveq;
+  double no_use = 0.0025;
+  double noise = 1e-3;
+  double ema_decay = 0.99;
+  double commitment = 1e-4;
+  int64_t warmup = 0;  // training steps with unquantized keys; then the codebook starts from means of keys
+};
+
+class VqAttention : public AttentionHeads {
+ public:
+  explicit VqAttention(const VqAttentionOptions& options);
+
+  const VqAttentionOptions& options() const { return options_; }
+  VectorQuantizer& quantizer() { return *quantizer_; }
+  int64_t state_bytes(int64_t tokens) const override;
+  void begin_step(int64_t step, uint64_t seed) override;
+  Tensor auxiliary_loss() const override { return auxiliary_; }
+
+ protected:
+  Tensor mix(const Tensor& x, MixerState* state, const OptionalTensor& cu_seqlens) override;
+
+ private:
+  Tensor training_keys(const Tensor& k);
+
+  VqAttentionOptions options_;
+  std::shared_ptr<VectorQuantizer> quantizer_;
+  Tensor started_;  // [] int64 buffer: whether the codebook has its first values
+  Tensor auxiliary_;
+  int64_t step_ = 0;
+  uint64_t seed_ = 0;
+};
+
+// The linear form: q [B, T, H, D], index [B, T, Hkv] of codewords [Hkv, K, D], v [B, T, Hkv, D] -> o [B, T, H, D].
+// state: counts, mean values and the window's tokens, moved on.
+Tensor vq_linear_attention(const Tensor& q, const Tensor& index, const Tensor& codewords, const Tensor& v,
+                           const Tensor& beta, int64_t chunk, MixerState& state);
+
+}  // namespace ovq::nn
