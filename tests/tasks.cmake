@@ -3,6 +3,7 @@ if(TARGET ovq_tasks)
   list(APPEND CMAKE_MODULE_PATH ${PROJECT_SOURCE_DIR}/cmake)
   find_package(SentencePiece REQUIRED)
   add_executable(tasks_test
+    tasks/choice_test.cpp
     tasks/icl_test.cpp
     tasks/mixture_test.cpp
     tasks/mqar_test.cpp
