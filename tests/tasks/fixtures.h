@@ -3,6 +3,7 @@
 #pragma once
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <cstdint>
 #include <filesystem>
@@ -73,8 +74,8 @@ class Folder {
  public:
   Folder() {
     const auto* info = testing::UnitTest::GetInstance()->current_test_info();
-    path_ = std::filesystem::path(testing::TempDir()) /
-            (std::string("ovq_") + info->test_suite_name() + "_" + info->name());
+    const std::string test = std::string(info->test_suite_name()) + "_" + info->name();
+    path_ = std::filesystem::path(testing::TempDir()) / ("ovq_" + std::to_string(getpid()) + "_" + test);
     std::filesystem::remove_all(path_);
     std::filesystem::create_directories(path_);
   }
