@@ -1,1 +1,20 @@
 # Tests of tests/tasks.
+if(TARGET ovq_tasks)
+  list(APPEND CMAKE_MODULE_PATH ${PROJECT_SOURCE_DIR}/cmake)
+  find_package(SentencePiece REQUIRED)
+  add_executable(tasks_test
+    tasks/choice_test.cpp
+    tasks/icl_test.cpp
+    tasks/mixture_test.cpp
+    tasks/mqar_test.cpp
+    tasks/random_test.cpp
+    tasks/recall_test.cpp
+    tasks/registry_test.cpp
+    tasks/render_test.cpp
+    tasks/task_test.cpp
+    tasks/text_test.cpp
+    tasks/tokenizer_test.cpp)
+  target_compile_options(tasks_test PRIVATE $<$<CXX_COMPILER_ID:GNU>:-Wno-restrict>)
+  target_link_libraries(tasks_test PRIVATE ovq::tasks SentencePiece::Train GTest::gtest_main)
+  gtest_discover_tests(tasks_test DISCOVERY_MODE PRE_TEST DISCOVERY_TIMEOUT 60 PROPERTIES TIMEOUT 300)
+endif()

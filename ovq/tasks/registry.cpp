@@ -1,0 +1,205 @@
+#include "ovq/tasks/registry.h"
+
+#include <algorithm>
+
+#include "ovq/kernels/error.h"
+#include "ovq/tasks/closest.h"
+#include "ovq/tasks/icl.h"
+#include "ovq/tasks/mixture.h"
+#include "ovq/tasks/mqar.h"
+#include "ovq/tasks/option_reader.h"
+#include "ovq/tasks/recall.h"
+#include "ovq/tasks/text.h"
+
+namespace ovq::tasks {
+
+using nlohmann::json;
+
+namespace {
+
+enum class Scale { tiny, small, paper };
+
+template <class Value>
+Value pick(Scale scale, Value tiny, Value small, Value paper) {
+  return scale == Scale::tiny ? tiny : scale == Scale::small ? small : paper;
+}
+
+std::vector<Evaluation> doubled(int64_t first, int64_t last) {
+  std::vector<Evaluation> evaluations;
+  for (int64_t length = first; length <= last; length *= 2) evaluations.push_back({.length = length});
+  return evaluations;
+}
+
+Preset recall_preset(Scale scale) {
+  const int64_t longest = pick(scale, 128, 256, 4096), content = pick(scale, 2, 4, 8);
+  return {.options = {{"vocab", pick(scale, 128, 640, 10000)}, {"key_length", content}, {"value_length", content}},
+          .train_lengths = halved_lengths(longest),
+          .evaluations = doubled(longest / 8, 16 * longest)};
+}
+
+Preset positional_recall_preset(Scale scale) {
+  Preset preset = recall_preset(scale);
+  preset.options["copies"] = 4;
+  preset.options["test_queries"] = 1;
+  return preset;
+}
+
+Preset icl_preset(Scale scale) {
+  Preset preset{.options = {{"vocab", pick(scale, 128, 640, 10000)},
+                            {"functions", pick(scale, 2, 4, 16)},
+                            {"function_tokens", pick(scale, 8, 16, 128)},
+                            {"tokens", pick(scale, 2, 4, 12)}}};
+  // The paper does not say how long the contexts of its tests are; here an average function has 16 examples or more.
+  const auto test = [&](int64_t functions, int64_t length) {
+    preset.evaluations.push_back({.length = length, .options = {{"functions", functions}}});
+  };
+  switch (scale) {
+    case Scale::tiny:
+      preset.train_lengths = {64, 128, 256};
+      for (auto [functions, length] : {std::pair{1, 256}, {2, 256}, {4, 512}, {8, 1024}}) test(functions, length);
+      break;
+    case Scale::small:
+      preset.train_lengths = {256, 512};
+      for (auto [functions, length] : {std::pair{1, 512}, {4, 1024}, {8, 2048}, {16, 4096}}) test(functions, length);
+      break;
+    case Scale::paper:
+      preset.train_lengths = {2048};
+      for (auto [functions, length] :
+           {std::pair{1, 2048}, {4, 2048}, {16, 8192}, {32, 16384}, {64, 32768}, {128, 65536}})
+        test(functions, length);
+      break;
+  }
+  return preset;
+}
+
+// At paper scale, the lengths and pairs that the Zoology and Based papers test.
+Preset mqar_preset(Scale scale) {
+  Preset preset{.options = {{"vocab", pick(scale, 256, 1024, 8192)}, {"pairs", 0}, {"alpha", 0.01}},
+                .train_lengths = halved_lengths(pick(scale, 128, 256, 256), 3)};
+  for (auto [length, pairs] : {std::pair{64, 4}, {64, 8}, {64, 16}, {128, 32}, {256, 64}, {512, 128}, {1024, 256}}) {
+    if (length <= pick(scale, 256, 1024, 1024))
+      preset.evaluations.push_back({.length = length, .options = {{"pairs", pairs}}});
+  }
+  return preset;
+}
+
+Preset text_preset(Scale scale) {
+  const int64_t test_length = pick(scale, 1024, 4096, 16000);
+  return {.options = {{"min_document", test_length}, {"bin", pick(scale, 64, 256, 500)}},
+          .train_lengths = {pick(scale, 256, 2048, 10000)},
+          .evaluations = {{.length = test_length}}};
+}
+
+std::unique_ptr<Task> make_recall(const std::string& name, const json& options) {
+  RecallOptions o;
+  OptionReader(name, options)
+      .read("vocab", o.vocab)
+      .read("key_length", o.key_length)
+      .read("value_length", o.value_length)
+      .read("copies", o.copies)
+      .read("train_query_fraction", o.train_query_fraction)
+      .read("test_queries", o.test_queries)
+      .check_unknown();
+  return std::make_unique<RecallTask>(o);
+}
+
+std::unique_ptr<Task> make_icl(const std::string& name, const json& options) {
+  IclOptions o;
+  OptionReader(name, options)
+      .read("vocab", o.vocab)
+      .read("functions", o.functions)
+      .read("function_tokens", o.function_tokens)
+      .read("tokens", o.tokens)
+      .read("a_min", o.a_min)
+      .read("a_max", o.a_max)
+      .read("b_min", o.b_min)
+      .read("b_max", o.b_max)
+      .read("x_max", o.x_max)
+      .check_unknown();
+  return std::make_unique<IclTask>(o);
+}
+
+std::unique_ptr<Task> make_mqar(const std::string& name, const json& options) {
+  MqarOptions o;
+  OptionReader(name, options)
+      .read("vocab", o.vocab)
+      .read("pairs", o.pairs)
+      .read("alpha", o.alpha)
+      .read("random_filler", o.random_filler)
+      .check_unknown();
+  return std::make_unique<MqarTask>(o);
+}
+
+std::unique_ptr<Task> make_text(const std::string& name, const json& options) {
+  TextOptions o;
+  OptionReader(name, options)
+      .read("train", o.train)
+      .read("test", o.test)
+      .read("tokenizer", o.tokenizer)
+      .read("min_document", o.min_document)
+      .read("bin", o.bin)
+      .check_unknown();
+  return std::make_unique<TextTask>(o);
+}
+
+struct Entry {
+  const char* name;
+  Preset (*preset)(Scale scale);
+  std::unique_ptr<Task> (*make)(const std::string& name, const json& options);
+};
+
+constexpr Entry kEntries[] = {
+    {"recall", recall_preset, make_recall}, {"positional-recall", positional_recall_preset, make_recall},
+    {"icl", icl_preset, make_icl},          {"mqar", mqar_preset, make_mqar},
+    {"text", text_preset, make_text},
+};
+
+const Entry& entry(const std::string& name) {
+  for (const Entry& candidate : kEntries) {
+    if (name == candidate.name) return candidate;
+  }
+  kernels::fail("tasks", unknown_name("task", name, task_names()));
+}
+
+}  // namespace
+
+std::vector<std::string> task_names() {
+  std::vector<std::string> names;
+  for (const Entry& entry : kEntries) names.emplace_back(entry.name);
+  return names;
+}
+
+std::vector<std::string> scale_names() { return {"tiny", "small", "paper"}; }
+
+Preset preset(const std::string& task, const std::string& scale) {
+  const Entry& found = entry(task);
+  const std::vector<std::string> names = scale_names();
+  const auto at = std::find(names.begin(), names.end(), scale);
+  kernels::check(at != names.end(), task.c_str(), unknown_name("scale", scale, names));
+  return found.preset(static_cast<Scale>(at - names.begin()));
+}
+
+json task_options(const std::string& task, const json& options) {
+  entry(task);
+  kernels::check(options.is_object() || options.is_null(), task.c_str(), "options are of type ", options.type_name(),
+                 "; expected an object");
+  std::string scale = "tiny";
+  json merged = json::object();
+  for (const auto& [name, value] : options.items()) {
+    if (name != "scale") {
+      merged[name] = value;
+      continue;
+    }
+    kernels::check(value.is_string(), task.c_str(), "scale is ", value.dump(), "; expected a text");
+    scale = value.get<std::string>();
+  }
+  json result = preset(task, scale).options;
+  result.update(merged);
+  return result;
+}
+
+std::unique_ptr<Task> make_task(const std::string& name, const json& options) {
+  return entry(name).make(name, task_options(name, options));
+}
+
+}  // namespace ovq::tasks

@@ -1,0 +1,51 @@
+#include "ovq/tasks/text.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <system_error>
+
+#include "ovq/kernels/error.h"
+#include "ovq/tasks/random.h"
+
+namespace ovq::tasks {
+
+using kernels::check;
+
+TextTask::TextTask(const TextOptions& options) : options_(options) {
+  check(options.min_document >= 0, "text", "min_document is ", options.min_document, "; must not be negative");
+  check(options.bin >= 1, "text", "bin is ", options.bin, "; must be at least 1");
+  check(!options.train.empty() || !options.test.empty(), "text",
+        "needs train or test; expected a text file or a folder of .txt files");
+  std::error_code error;  // of paths that do not exist: reported below
+  const bool same = std::filesystem::equivalent(options.train, options.test, error) && !error;
+  check(!same, "text", "train and test are both ", options.train, "; testing needs text of its own");
+  tokenizer_ = make_tokenizer(options.tokenizer);
+  if (!options.train.empty()) train_.emplace(options.train, *tokenizer_, options.min_document);
+  if (!options.test.empty()) test_.emplace(options.test, *tokenizer_, options.min_document);
+}
+
+const Corpus& TextTask::corpus(Split split) const {
+  const std::optional<Corpus>& corpus = split == Split::train ? train_ : test_;
+  check(corpus.has_value(), "text", split == Split::train ? "train" : "test",
+        " is not set; expected a text file or a folder of .txt files");
+  return *corpus;
+}
+
+void TextTask::fill(const SampleRequest& request, int64_t row, Row out) const {
+  const Corpus& corpus = this->corpus(request.split);
+  const int64_t size = request.length + 1;
+  Corpus::Window window;
+  if (request.split == Split::train) {
+    Random random(row_seed(request, row));
+    window = corpus.overlapping_window(size, random.below(corpus.overlapping_windows(size)));
+  } else {
+    const int64_t index = (request.step * request.ranks + request.rank) * request.rows + row;
+    window = corpus.adjacent_window(size, index % corpus.adjacent_windows(size));
+  }
+  std::vector<int32_t> tokens(static_cast<size_t>(size));
+  corpus.read(*window.document, window.offset, tokens);
+  std::copy(tokens.begin(), tokens.end() - 1, out.tokens.begin());
+  for (int64_t i = 0; i < request.length; ++i) out.ask(i, tokens[static_cast<size_t>(i + 1)], i / options_.bin);
+}
+
+}  // namespace ovq::tasks

@@ -1,0 +1,53 @@
+// Long text: windows of documents, every next token asked for.
+//
+//   bytes, length 8:   T[h e   c a t   s a]     row: "The cat ", targets: "he cat s"
+//
+// A window lies in one document; documents of fewer than min_document tokens are left out, as in the paper. Training
+// windows start anywhere, each start as likely as any other, chosen by (seed, step, rank, row). Test windows lie side
+// by side and are numbered: row r of (step, rank) is window (step * ranks + rank) * rows + r, from the start again
+// after the last; the seed plays no part. Cost: O(length + documents).
+#pragma once
+
+#include <memory>
+#include <optional>
+
+#include "ovq/tasks/corpus.h"
+#include "ovq/tasks/task.h"
+#include "ovq/tasks/tokenizer.h"
+
+namespace ovq::tasks {
+
+struct TextOptions {
+  std::string train, test;          // file or folder; one may be left empty if never asked for
+  std::string tokenizer = "bytes";  // or the path of a SentencePiece model
+  int64_t min_document = 0;         // tokens
+  int64_t bin = 64;                 // positions in a group
+};
+
+class TextTask final : public Task {
+ public:
+  explicit TextTask(const TextOptions& options);
+
+  const TextOptions& options() const { return options_; }
+  std::string name() const override { return "text"; }
+  int64_t vocab() const override { return tokenizer_->vocab(); }
+  Metric metric() const override { return Metric::cross_entropy; }
+  std::string group_name() const override { return "position / " + std::to_string(options_.bin); }
+  std::string token_name(int32_t token) const override { return tokenizer_->token_name(token); }
+  std::string_view token_gap() const override { return ""; }
+  int64_t min_length() const override { return 1; }
+  int64_t row_length(int64_t length, Split) const override { return length; }
+  int64_t test_rows(int64_t length) const override { return corpus(Split::test).adjacent_windows(length + 1); }
+
+  const Tokenizer& tokenizer() const { return *tokenizer_; }
+  const Corpus& corpus(Split split) const;
+
+ private:
+  void fill(const SampleRequest& request, int64_t row, Row out) const override;
+
+  TextOptions options_;
+  std::unique_ptr<Tokenizer> tokenizer_;
+  std::optional<Corpus> train_, test_;
+};
+
+}  // namespace ovq::tasks

@@ -1,0 +1,91 @@
+#include "ovq/tasks/registry.h"
+
+#include <gtest/gtest.h>
+
+#include "ovq/tasks/closest.h"
+#include "ovq/tasks/icl.h"
+#include "ovq/tasks/recall.h"
+#include "tests/tasks/fixtures.h"
+
+namespace ovq::tasks {
+namespace {
+
+using nlohmann::json;
+using test::error_of;
+
+std::string make_error(const std::string& name, const json& options = json::object()) {
+  return error_of([&] { make_task(name, options); });
+}
+
+TEST(Closest, EditDistance) {
+  EXPECT_EQ(edit_distance("", ""), 0);
+  EXPECT_EQ(edit_distance("", "abc"), 3);
+  EXPECT_EQ(edit_distance("abc", ""), 3);
+  EXPECT_EQ(edit_distance("kitten", "sitting"), 3);
+  EXPECT_EQ(edit_distance("recall", "reclal"), 1);  // two letters swapped
+  EXPECT_EQ(edit_distance("recall", "recall"), 0);
+  EXPECT_EQ(edit_distance("ca", "abc"), 3);
+}
+
+TEST(Closest, Names) {
+  const std::vector<std::string> names = {"recall", "positional-recall", "icl", "text"};
+  EXPECT_EQ(closest_names("recal", names), (std::vector<std::string>{"recall"}));
+  EXPECT_EQ(closest_names("positional", names), (std::vector<std::string>{"positional-recall"}));
+  EXPECT_EQ(closest_names("ilc", names), (std::vector<std::string>{"icl"}));
+  EXPECT_TRUE(closest_names("banana", names).empty());
+  EXPECT_TRUE(closest_names("", names).empty());
+  EXPECT_EQ(closest_names("aa", {"ab", "aa", "ac"}, 2), (std::vector<std::string>{"aa", "ab"}));
+}
+
+TEST(Registry, MakesEveryTaskUnderItsName) {
+  for (const std::string& name : task_names()) {
+    if (name != "text") {
+      EXPECT_EQ(make_task(name)->name(), name);
+    }
+  }
+}
+
+TEST(Registry, OptionsOverrideTheScale) {
+  const auto task = make_task("recall", {{"scale", "paper"}, {"key_length", 3}});
+  const RecallOptions& options = dynamic_cast<const RecallTask&>(*task).options();
+  EXPECT_EQ(options.vocab, 10000);
+  EXPECT_EQ(options.key_length, 3);
+  EXPECT_EQ(options.value_length, 8);
+  EXPECT_EQ(task_options("recall", {{"scale", "small"}, {"vocab", 99}}),
+            (json{{"vocab", 99}, {"key_length", 4}, {"value_length", 4}}));
+}
+
+TEST(Registry, ScalesAreThoseOfTheExperiments) {
+  EXPECT_EQ(preset("recall", "tiny").train_lengths, (std::vector<int64_t>{16, 32, 64, 128}));
+  EXPECT_EQ(preset("recall", "tiny").evaluations.back().length, 2048);
+  EXPECT_EQ(preset("recall", "small").train_lengths, (std::vector<int64_t>{32, 64, 128, 256}));
+  EXPECT_EQ(preset("recall", "small").evaluations.back().length, 4096);
+  EXPECT_EQ(preset("recall", "paper").train_lengths, (std::vector<int64_t>{512, 1024, 2048, 4096}));
+  EXPECT_EQ(preset("positional-recall", "paper").evaluations.back().length, 65536);
+  EXPECT_EQ(preset("positional-recall", "paper").options["copies"], 4);
+  EXPECT_EQ(preset("icl", "paper").options["functions"], 16);
+  EXPECT_EQ(preset("icl", "paper").evaluations.back().options["functions"], 128);
+  EXPECT_EQ(preset("text", "paper").train_lengths, (std::vector<int64_t>{10000}));
+  EXPECT_EQ(preset("text", "paper").evaluations[0].length, 16000);
+  EXPECT_EQ(preset("mqar", "paper").options["vocab"], 8192);
+}
+
+TEST(Registry, BadNamesAndOptions) {
+  EXPECT_EQ(make_error("recal"), "[tasks] unknown task \"recal\"; did you mean \"recall\"?");
+  EXPECT_EQ(make_error("banana"),
+            "[tasks] unknown task \"banana\"; expected one of recall, positional-recall, icl, mqar, text");
+  EXPECT_EQ(make_error("icl", {{"scale", "papre"}}), "[icl] unknown scale \"papre\"; did you mean \"paper\"?");
+  EXPECT_EQ(make_error("icl", {{"scale", 3}}), "[icl] scale is 3; expected a text");
+  EXPECT_EQ(make_error("icl", {{"function", 3}}), "[icl] unknown option \"function\"; did you mean \"functions\"?");
+  EXPECT_EQ(make_error("icl", {{"vocab", 12.5}}), "[icl] vocab is 12.5; expected an integer");
+  EXPECT_EQ(make_error("icl", {{"vocab", "many"}}), "[icl] vocab is \"many\"; expected an integer");
+  EXPECT_EQ(make_error("mqar", {{"alpha", "x"}}), "[mqar] alpha is \"x\"; expected a number");
+  EXPECT_EQ(make_error("mqar", {{"random_filler", 1}}), "[mqar] random_filler is 1; expected true or false");
+  EXPECT_EQ(make_error("text", {{"train", 1}}), "[text] train is 1; expected a text");
+  EXPECT_EQ(make_error("recall", json::array({1})), "[recall] options are of type array; expected an object");
+  EXPECT_EQ(make_error("positional-recall", {{"key_lenght", 1}}),
+            "[positional-recall] unknown option \"key_lenght\"; did you mean \"key_length\"?");
+}
+
+}  // namespace
+}  // namespace ovq::tasks

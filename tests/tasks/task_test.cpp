@@ -1,0 +1,120 @@
+// What holds for the generated tasks alike: purity, bounds, splits, bad requests.
+#include "ovq/tasks/task.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <chrono>
+#include <memory>
+#include <set>
+
+#include "ovq/tasks/registry.h"
+#include "tests/tasks/fixtures.h"
+
+namespace ovq::tasks {
+namespace {
+
+using test::equal;
+using test::error_of;
+using test::row_of;
+
+class Generated : public testing::TestWithParam<std::string> {
+ protected:
+  std::unique_ptr<Task> task_ = make_task(GetParam(), {{"scale", "tiny"}});
+  SampleRequest request_{.rows = 3, .length = 96, .seed = 5, .step = 7, .rank = 1, .ranks = 4};
+};
+
+TEST_P(Generated, SameRequestSameBatch) {
+  const Batch batch = task_->sample(request_);
+  EXPECT_TRUE(equal(batch, task_->sample(request_)));
+  EXPECT_TRUE(equal(batch, make_task(GetParam())->sample(request_)));
+}
+
+TEST_P(Generated, EveryNumberOfTheRequestMatters) {
+  SampleRequest seed = request_, step = request_, rank = request_, split = request_;
+  ++seed.seed;
+  ++step.step;
+  ++rank.rank;
+  split.split = Split::test;
+  std::set<std::vector<int32_t>> rows;
+  for (const SampleRequest& request : {request_, seed, step, rank, split}) {
+    const Batch batch = task_->sample(request);
+    for (int64_t row = 0; row < batch.rows; ++row) {
+      const auto tokens = row_of(batch, batch.tokens, row);
+      rows.emplace(tokens.begin(), tokens.begin() + request.length);
+    }
+  }
+  EXPECT_EQ(rows.size(), 15u);
+}
+
+TEST_P(Generated, MoreRowsContinueTheBatch) {
+  SampleRequest more = request_;
+  more.rows = 5;
+  const Batch batch = task_->sample(request_), longer = task_->sample(more);
+  EXPECT_TRUE(std::equal(batch.tokens.begin(), batch.tokens.end(), longer.tokens.begin()));
+}
+
+TEST_P(Generated, AllScalesAndLengthsAreSound) {
+  for (const std::string& scale : scale_names()) {
+    const Preset sizes = preset(GetParam(), scale);
+    const auto task = make_task(GetParam(), {{"scale", scale}});
+    for (int64_t length : sizes.train_lengths) {
+      const SampleRequest request{.rows = 2, .length = length};
+      EXPECT_GT(test::expect_sound(*task, request, task->sample(request)), 0);
+    }
+    for (const Evaluation& evaluation : sizes.evaluations) {
+      nlohmann::json options = evaluation.options;
+      options["scale"] = scale;
+      const auto tested = make_task(GetParam(), options);
+      EXPECT_EQ(tested->vocab(), task->vocab());
+      const SampleRequest request{.rows = 1, .length = evaluation.length, .split = Split::test};
+      EXPECT_GT(test::expect_sound(*tested, request, tested->sample(request)), 0);
+    }
+  }
+}
+
+TEST_P(Generated, EveryLengthFromTheShortestOn) {
+  for (int64_t length = task_->min_length(); length < task_->min_length() + 40; ++length) {
+    for (Split split : {Split::train, Split::test}) {
+      const SampleRequest request{.rows = 2, .length = length, .split = split};
+      EXPECT_GT(test::expect_sound(*task_, request, task_->sample(request)), 0) << length;
+    }
+  }
+}
+
+TEST_P(Generated, TimeIsLinear) {
+  const auto task = make_task(GetParam(), {{"scale", "paper"}});
+  const auto seconds = [&](int64_t length) {
+    double best = 1e9;
+    for (int64_t step = 0; step < 3; ++step) {
+      const auto start = std::chrono::steady_clock::now();
+      task->sample({.length = length, .step = step});
+      best = std::min(best, std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
+    }
+    return best;
+  };
+  // mqar's vocabulary of 8,192 has no keys for longer rows. Quadratic would be 256; the slack is for a busy machine.
+  const int64_t length = GetParam() == "mqar" ? 512 : 4096;
+  EXPECT_LT(seconds(16 * length), 80 * seconds(length) + 0.005);
+}
+
+TEST_P(Generated, BadRequests) {
+  const auto error = [&](SampleRequest request) { return error_of([&] { task_->sample(request); }); };
+  const std::string op = "[" + GetParam() + "] ";
+  EXPECT_EQ(error({.rows = 0, .length = 64}), op + "rows is 0; must be at least 1");
+  EXPECT_EQ(error({.length = 64, .step = -1}), op + "step is -1; must not be negative");
+  EXPECT_EQ(error({.length = 64, .rank = 2, .ranks = 2}), op + "rank is 2; must be within 0 and 1");
+  const std::string least = std::to_string(task_->min_length());
+  EXPECT_EQ(error({.length = task_->min_length() - 1}),
+            op + "length is " + std::to_string(task_->min_length() - 1) + "; must be at least " + least);
+  EXPECT_NE(error({.rows = int64_t{1} << 40, .length = 64}).find("tokens"), std::string::npos);
+  EXPECT_NE(error({.length = int64_t{1} << 60}).find("tokens"), std::string::npos);
+}
+
+INSTANTIATE_TEST_SUITE_P(Tasks, Generated, testing::Values("recall", "positional-recall", "icl", "mqar"),
+                         [](const auto& info) {
+                           return info.param == "positional-recall" ? "positional" : info.param;
+                         });
+
+}  // namespace
+}  // namespace ovq::tasks
