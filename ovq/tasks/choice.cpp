@@ -7,7 +7,7 @@
 #include <string_view>
 
 #include "ovq/kernels/error.h"
-#include "ovq/tasks/closest.h"
+#include "ovq/base/closest.h"
 #include "ovq/tasks/corpus.h"
 
 namespace ovq::tasks {

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "ovq/kernels/error.h"
-#include "ovq/tasks/closest.h"
+#include "ovq/base/closest.h"
 
 namespace ovq::tasks {
 

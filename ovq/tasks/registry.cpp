@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "ovq/kernels/error.h"
-#include "ovq/tasks/closest.h"
+#include "ovq/base/closest.h"
 #include "ovq/tasks/icl.h"
 #include "ovq/tasks/mixture.h"
 #include "ovq/tasks/mqar.h"

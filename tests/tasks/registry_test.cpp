@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include "ovq/tasks/closest.h"
+#include "ovq/base/closest.h"
 #include "ovq/tasks/icl.h"
 #include "ovq/tasks/recall.h"
 #include "tests/tasks/fixtures.h"

@@ -6,7 +6,7 @@
 #include <string_view>
 #include <vector>
 
-namespace ovq::tasks {
+namespace ovq {
 
 // Letters to insert, delete, replace or swap with a neighbour until `a` reads `b`. O(|a| |b|)
 int64_t edit_distance(std::string_view a, std::string_view b);
@@ -17,4 +17,4 @@ std::vector<std::string> closest_names(std::string_view name, const std::vector<
 // `unknown task "recal"; did you mean "recall"?` or, if nothing is close, `...; expected one of recall, icl`.
 std::string unknown_name(std::string_view kind, std::string_view name, const std::vector<std::string>& names);
 
-}  // namespace ovq::tasks
+}  // namespace ovq

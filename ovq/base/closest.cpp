@@ -1,9 +1,9 @@
-#include "ovq/tasks/closest.h"
+#include "ovq/base/closest.h"
 
 #include <algorithm>
 #include <utility>
 
-namespace ovq::tasks {
+namespace ovq {
 
 int64_t edit_distance(std::string_view a, std::string_view b) {
   // Rows i - 2, i - 1 and i of the table of distances between prefixes.
@@ -46,4 +46,4 @@ std::string unknown_name(std::string_view kind, std::string_view name, const std
   return message;
 }
 
-}  // namespace ovq::tasks
+}  // namespace ovq

@@ -1,0 +1,104 @@
+#include "ovq/models/config.h"
+
+#include <fstream>
+#include <sstream>
+
+#include "ovq/models/fields.h"
+
+namespace ovq::models {
+namespace {
+
+constexpr EnumNames<Initializer, 2> kInitializer = {{{Initializer::normal, "normal"}, {Initializer::fan_in, "fan_in"}}};
+
+template <class Visitor>
+void visit(Visitor& field, ModelConfig& c) {
+  field("vocab_size", c.vocab_size, 1);
+  field("hidden_size", c.width, 1);
+  field("num_hidden_layers", c.layers, 1);
+  field("intermediate_size", c.mlp, 1);
+  field("rms_norm_eps", c.norm_eps);
+  field("initializer", c.initializer, kInitializer);
+  field("initializer_range", c.initializer_range);
+}
+
+std::vector<std::string> split(const std::string& names) {
+  std::vector<std::string> parts;
+  std::istringstream in(names);
+  for (std::string part; std::getline(in, part, ',');) parts.push_back(part);
+  return parts;
+}
+
+}  // namespace
+
+void ModelConfig::set_centroids(int64_t centroids) {
+  for (auto& [name, options] : mixers) {
+    if (auto* ovq = std::get_if<nn::OvqAttentionOptions>(&options)) ovq->dictionary.centroids = centroids;
+  }
+}
+
+ModelConfig config_from_json(const json& object) {
+  ModelConfig config;
+  FieldReader reader(object, "");
+  if (const json* type = reader.find("model_type"); type != nullptr && *type != "ovq") {
+    reader.fail("model_type", *type, "\"ovq\"");
+  }
+  visit(reader, config);
+  for (const auto& [name, value] : {std::pair{"vocab_size", config.vocab_size},
+                                    {"hidden_size", config.width},
+                                    {"num_hidden_layers", config.layers},
+                                    {"intermediate_size", config.mlp}}) {
+    if (value == 0) reader.fail(name, json(), "an integer of at least 1");
+  }
+  if (!(config.norm_eps > 0)) reader.fail("rms_norm_eps", config.norm_eps, "positive");
+  const json* mixers = reader.find("mixers");
+  if (mixers == nullptr || !mixers->is_object() || mixers->empty()) {
+    reader.fail("mixers", mixers == nullptr ? json() : *mixers, "an object of mixers by name");
+  }
+  std::vector<std::string> names;
+  for (const auto& [name, options] : mixers->items()) {
+    config.mixers.emplace(name, mixer_from_json(options, config.width, "mixers." + name));
+    names.push_back(name);
+  }
+  const json* pattern = reader.find("pattern");
+  if (pattern == nullptr || !pattern->is_string()) {
+    reader.fail("pattern", pattern == nullptr ? json() : *pattern, "names of mixers, separated by commas");
+  }
+  config.pattern = split(pattern->get<std::string>());
+  if (config.pattern.empty()) reader.fail("pattern", *pattern, "names of mixers, separated by commas");
+  for (const std::string& name : config.pattern) {
+    if (!config.mixers.contains(name))
+      throw std::invalid_argument("[config] " + unknown_name("mixer in pattern", name, names));
+  }
+  reader.finish();
+  return config;
+}
+
+json to_json(const ModelConfig& config) {
+  json object = {{"model_type", "ovq"}};
+  ModelConfig copy = config;
+  FieldWriter writer(object);
+  visit(writer, copy);
+  std::string pattern;
+  for (const std::string& name : config.pattern) pattern += (pattern.empty() ? "" : ",") + name;
+  object["pattern"] = pattern;
+  for (const auto& [name, options] : config.mixers) object["mixers"][name] = to_json(options);
+  return object;
+}
+
+ModelConfig load_config(const std::filesystem::path& file) {
+  std::ifstream in(file);
+  if (!in) throw std::runtime_error("cannot open " + file.string());
+  json object;
+  try {
+    object = json::parse(in);
+  } catch (const json::exception& error) {
+    throw std::runtime_error(file.string() + " is not valid JSON: " + error.what());
+  }
+  try {
+    return config_from_json(object);
+  } catch (const std::invalid_argument& error) {
+    throw std::runtime_error(file.string() + ": " + error.what());
+  }
+}
+
+}  // namespace ovq::models

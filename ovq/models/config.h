@@ -1,0 +1,42 @@
+// What a language model is made of, as config.json holds it.
+#pragma once
+
+#include <filesystem>
+#include <map>
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+#include <vector>
+
+#include "ovq/models/mixer_options.h"
+
+namespace ovq::models {
+
+enum class Initializer {
+  normal,  // every weight N(0, std^2)
+  fan_in,  // weights N(0, 1 / fan_in), embeddings N(0, 1), residual outputs divided by sqrt(2 layers)
+};
+
+struct ModelConfig {
+  int64_t vocab_size = 0;
+  int64_t width = 0;   // "hidden_size"
+  int64_t layers = 0;  // "num_hidden_layers"
+  int64_t mlp = 0;     // "intermediate_size"
+  double norm_eps = 1e-6;
+  Initializer initializer = Initializer::normal;
+  double initializer_range = 0.02;
+  std::vector<std::string> pattern;            // names of mixers, repeated over the layers
+  std::map<std::string, MixerOptions> mixers;  // by name
+
+  const std::string& mixer_name(int64_t layer) const { return pattern[static_cast<size_t>(layer) % pattern.size()]; }
+  const MixerOptions& mixer(int64_t layer) const { return mixers.at(mixer_name(layer)); }
+
+  // The most centroids of every ovq mixer.
+  void set_centroids(int64_t centroids);
+};
+
+// Errors (std::invalid_argument) name the field, what it holds and what is allowed.
+ModelConfig config_from_json(const nlohmann::json& object);
+nlohmann::json to_json(const ModelConfig& config);
+ModelConfig load_config(const std::filesystem::path& file);
+
+}  // namespace ovq::models

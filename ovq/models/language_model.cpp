@@ -1,0 +1,131 @@
+#include "ovq/models/language_model.h"
+
+#include <cmath>
+
+#include "ovq/kernels/error.h"
+#include "ovq/nn/attention_heads.h"
+
+namespace ovq::models {
+namespace {
+
+// Mixes numbers into one that looks random (SplitMix64's finaliser).
+uint64_t mixed(uint64_t a, uint64_t b) {
+  uint64_t z = a + 0x9e3779b97f4a7c15 * (b + 1);
+  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9;
+  z = (z ^ (z >> 27)) * 0x94d049bb133111eb;
+  return z ^ (z >> 31);
+}
+
+bool ends_residual(const std::string& name) {
+  for (const char* end : {"o_proj.weight", "out_proj.weight", "down_proj.weight"}) {
+    if (name.ends_with(end)) return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+int64_t ModelState::nbytes() const {
+  int64_t bytes = 0;
+  for (const nn::MixerState& layer : layers) bytes += layer.nbytes();
+  return bytes;
+}
+
+ModelState ModelState::clone() const {
+  ModelState copy;
+  for (const nn::MixerState& layer : layers) copy.layers.push_back(layer.clone());
+  return copy;
+}
+
+Block::Block(const ModelConfig& config, int64_t layer) {
+  mixer_norm = register_module("mixer_norm", nn::RMSNorm(config.width, config.norm_eps));
+  mixer = register_module("mixer", make_mixer(config.mixer(layer)));
+  mlp_norm = register_module("mlp_norm", nn::RMSNorm(config.width, config.norm_eps));
+  mlp = register_module("mlp", nn::GatedMlp(config.width, config.mlp));
+}
+
+LanguageModel::LanguageModel(const ModelConfig& config) : config_(config) {
+  embed = register_module("embed", torch::nn::Embedding(config.vocab_size, config.width));
+  torch::nn::ModuleList layers = register_module("layers", torch::nn::ModuleList());
+  for (int64_t layer = 0; layer < config.layers; ++layer) {
+    blocks_.push_back(std::make_shared<Block>(config, layer));
+    layers->push_back(blocks_.back());
+  }
+  norm = register_module("norm", nn::RMSNorm(config.width, config.norm_eps));
+  head = register_module("head", nn::projection(config.width, config.vocab_size));
+  initialize();
+}
+
+// Matrices of the projections and embeddings; what else a mixer has it starts by itself.
+void LanguageModel::initialize() {
+  const torch::NoGradGuard no_grad;
+  const bool fan_in = config_.initializer == Initializer::fan_in;
+  embed->weight.normal_(0.0, fan_in ? 1.0 : config_.initializer_range);
+  for (auto& parameter : named_parameters()) {
+    const std::string& name = parameter.key();
+    Tensor& weight = parameter.value();
+    if (weight.dim() != 2 || !(name.ends_with("_proj.weight") || name == "head.weight")) continue;
+    double std = fan_in ? 1.0 / std::sqrt(static_cast<double>(weight.size(1))) : config_.initializer_range;
+    if (fan_in && ends_residual(name)) std /= std::sqrt(2.0 * static_cast<double>(config_.layers));
+    weight.normal_(0.0, std);
+  }
+}
+
+template <class Mix>
+Tensor LanguageModel::run(const Tensor& tokens, Mix&& mix) {
+  kernels::check(tokens.dim() == 2, "model", "tokens has ", tokens.dim(), " dimensions; must have 2: [batch, time]");
+  Tensor x = embed(tokens);
+  for (size_t layer = 0; layer < blocks_.size(); ++layer) {
+    Block& block = *blocks_[layer];
+    x = x + mix(layer, *block.mixer, block.mixer_norm(x));
+    x = x + block.mlp(block.mlp_norm(x));
+  }
+  return norm(x);
+}
+
+Tensor LanguageModel::hidden(const Tensor& tokens, const OptionalTensor& cu_seqlens) {
+  return run(tokens, [&](size_t, nn::Mixer& mixer, const Tensor& x) { return mixer.forward(x, cu_seqlens); });
+}
+
+Tensor LanguageModel::hidden(const Tensor& tokens, ModelState& state) {
+  if (state.layers.empty()) state.layers.resize(blocks_.size());
+  kernels::check(state.layers.size() == blocks_.size(), "model", "state has ", state.layers.size(),
+                 " layers; must have ", blocks_.size());
+  return run(tokens,
+             [&](size_t layer, nn::Mixer& mixer, const Tensor& x) { return mixer.forward(x, state.layers[layer]); });
+}
+
+void LanguageModel::begin_step(int64_t step, uint64_t seed) {
+  for (size_t layer = 0; layer < blocks_.size(); ++layer) {
+    blocks_[layer]->mixer->begin_step(step, mixed(mixed(seed, static_cast<uint64_t>(step)), layer));
+  }
+}
+
+Tensor LanguageModel::auxiliary_loss() const {
+  Tensor sum;
+  for (const auto& block : blocks_) {
+    const Tensor loss = block->mixer->auxiliary_loss();
+    if (loss.defined()) sum = sum.defined() ? sum + loss : loss;
+  }
+  return sum;
+}
+
+void LanguageModel::set_centroids(int64_t centroids) {
+  config_.set_centroids(centroids);
+  for (const auto& block : blocks_) {
+    if (auto* ovq = dynamic_cast<nn::OvqAttention*>(block->mixer.get())) ovq->set_centroids(centroids);
+  }
+}
+
+int64_t LanguageModel::state_bytes(int64_t tokens) const {
+  int64_t bytes = 0;
+  for (const auto& block : blocks_) bytes += block->mixer->state_bytes(tokens);
+  return bytes;
+}
+
+std::shared_ptr<LanguageModel> make_model(const ModelConfig& config, uint64_t seed) {
+  torch::manual_seed(seed);
+  return std::make_shared<LanguageModel>(config);
+}
+
+}  // namespace ovq::models

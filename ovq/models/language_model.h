@@ -1,0 +1,84 @@
+// A language model: embedding, blocks x + mixer(norm(x)), x + mlp(norm(x)), norm, output embedding (untied).
+#pragma once
+
+#include <filesystem>
+#include <memory>
+#include <vector>
+
+#include "ovq/models/config.h"
+#include "ovq/nn/gated_mlp.h"
+#include "ovq/nn/rms_norm.h"
+
+namespace ovq::models {
+
+using at::Tensor;
+using nn::OptionalTensor;
+
+// The memory of all layers between calls, for a batch of sequences. A default-made one stands before the first token.
+struct ModelState {
+  std::vector<nn::MixerState> layers;
+
+  int64_t position() const { return layers.empty() ? 0 : layers.front().position; }
+  int64_t nbytes() const;
+  ModelState clone() const;
+
+  // A safetensors file; the dictionaries of OVQ-attention are in it as their own checksummed bytes.
+  void save(const std::filesystem::path& path) const;
+  static ModelState load(const std::filesystem::path& path);
+};
+
+class Block : public torch::nn::Module {
+ public:
+  Block(const ModelConfig& config, int64_t layer);
+
+  nn::RMSNorm mixer_norm{nullptr}, mlp_norm{nullptr};
+  std::shared_ptr<nn::Mixer> mixer;
+  nn::GatedMlp mlp{nullptr};
+};
+
+class LanguageModel : public torch::nn::Module {
+ public:
+  explicit LanguageModel(const ModelConfig& config);
+
+  // tokens [B, T] int64 -> what the output embedding reads, [B, T, width]
+  Tensor hidden(const Tensor& tokens, const OptionalTensor& cu_seqlens = {});
+  Tensor hidden(const Tensor& tokens, ModelState& state);
+
+  // [..., width] -> [..., vocab]
+  Tensor logits(const Tensor& hidden) { return head(hidden); }
+
+  // tokens [B, T] -> logits [B, T, vocab]
+  Tensor forward(const Tensor& tokens, const OptionalTensor& cu_seqlens = {}) {
+    return logits(hidden(tokens, cu_seqlens));
+  }
+  Tensor forward(const Tensor& tokens, ModelState& state) { return logits(hidden(tokens, state)); }
+
+  // Before each training step: all noise is a function of (seed, step, layer).
+  void begin_step(int64_t step, uint64_t seed);
+  // What the layers add to the loss; undefined: nothing.
+  Tensor auxiliary_loss() const;
+
+  void set_centroids(int64_t centroids);
+  // Bytes of the states of one sequence after `tokens` tokens.
+  int64_t state_bytes(int64_t tokens) const;
+
+  const ModelConfig& config() const { return config_; }
+  const std::vector<std::shared_ptr<Block>>& blocks() const { return blocks_; }
+
+  torch::nn::Embedding embed{nullptr};
+  nn::RMSNorm norm{nullptr};
+  torch::nn::Linear head{nullptr};
+
+ private:
+  void initialize();
+  template <class Mix>
+  Tensor run(const Tensor& tokens, Mix&& mix);
+
+  ModelConfig config_;
+  std::vector<std::shared_ptr<Block>> blocks_;
+};
+
+// A model that starts from `seed`.
+std::shared_ptr<LanguageModel> make_model(const ModelConfig& config, uint64_t seed);
+
+}  // namespace ovq::models

@@ -1,0 +1,37 @@
+// The options of any mixer, from and to JSON, and the mixer made of them.
+#pragma once
+
+#include <memory>
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "ovq/nn/attention.h"
+#include "ovq/nn/gated_delta_net.h"
+#include "ovq/nn/linear_attention_mixer.h"
+#include "ovq/nn/mamba2.h"
+#include "ovq/nn/mesa_net.h"
+#include "ovq/nn/ovq_attention.h"
+#include "ovq/nn/vq_attention.h"
+
+namespace ovq::models {
+
+using MixerOptions =
+    std::variant<nn::AttentionOptions, nn::OvqAttentionOptions, nn::VqAttentionOptions, nn::GatedDeltaNetOptions,
+                 nn::Mamba2Options, nn::MesaNetOptions, nn::LinearAttentionMixerOptions>;
+
+// "attention", "ovq", "vq", "gdn", "mamba2", "mesa", "linear"
+std::vector<std::string> mixer_types();
+std::string type_of(const MixerOptions& options);
+
+// Options of that type with their defaults; the width is the model's.
+MixerOptions default_options(const std::string& type, int64_t width);
+
+// {"type": ..., options}; `path` names the object in errors.
+MixerOptions mixer_from_json(const nlohmann::json& object, int64_t width, const std::string& path);
+nlohmann::json to_json(const MixerOptions& options);
+
+std::shared_ptr<nn::Mixer> make_mixer(const MixerOptions& options);
+
+}  // namespace ovq::models

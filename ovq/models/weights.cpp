@@ -1,0 +1,153 @@
+#include "ovq/models/weights.h"
+
+#include <cstring>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "ovq/models/files/durable.h"
+
+namespace ovq::models {
+namespace {
+
+struct DtypePair {
+  at::ScalarType torch;
+  files::Dtype file;
+};
+constexpr DtypePair kDtypes[] = {
+    {at::kFloat, files::Dtype::f32},     {at::kDouble, files::Dtype::f64}, {at::kHalf, files::Dtype::f16},
+    {at::kBFloat16, files::Dtype::bf16}, {at::kLong, files::Dtype::i64},   {at::kInt, files::Dtype::i32},
+    {at::kShort, files::Dtype::i16},     {at::kChar, files::Dtype::i8},    {at::kByte, files::Dtype::u8},
+    {at::kBool, files::Dtype::boolean},
+};
+
+files::Dtype file_dtype(const std::string& name, at::ScalarType dtype) {
+  for (const DtypePair& pair : kDtypes)
+    if (pair.torch == dtype) return pair.file;
+  throw std::invalid_argument(name + " has dtype " + std::string(c10::toString(dtype)) + ", which files do not hold");
+}
+
+at::ScalarType torch_dtype(const std::filesystem::path& file, const files::FileTensor& tensor) {
+  for (const DtypePair& pair : kDtypes)
+    if (pair.file == tensor.dtype) return pair.torch;
+  throw std::runtime_error(file.string() + ": " + tensor.name + " has dtype " +
+                           std::string(files::dtype_name(tensor.dtype)) + ", which torch does not have");
+}
+
+std::string shape_text(at::IntArrayRef shape) {
+  std::ostringstream out;
+  out << shape;
+  return out.str();
+}
+
+constexpr const char* kWeights = "model.safetensors";
+constexpr const char* kConfig = "config.json";
+
+}  // namespace
+
+NamedTensors named_tensors(const torch::nn::Module& module) {
+  NamedTensors tensors;
+  for (const auto& item : module.named_parameters()) tensors.emplace(item.key(), item.value());
+  for (const auto& item : module.named_buffers()) tensors.emplace(item.key(), item.value());
+  return tensors;
+}
+
+void save_tensors(const std::filesystem::path& file, const NamedTensors& tensors, const files::Metadata& metadata) {
+  std::vector<Tensor> kept;  // contiguous ones, as long as the entries look into them
+  std::vector<files::FileTensor> entries;
+  for (const auto& [name, tensor] : tensors) {
+    kept.push_back(tensor.detach().contiguous());
+    const Tensor& x = kept.back();
+    entries.push_back({.name = name,
+                       .dtype = file_dtype(name, x.scalar_type()),
+                       .shape = x.sizes().vec(),
+                       .bytes = {static_cast<const std::byte*>(x.data_ptr()), x.nbytes()}});
+  }
+  files::save_safetensors(file, entries, {.metadata = metadata});
+}
+
+LoadedTensors load_tensors(const std::filesystem::path& file) {
+  const files::Safetensors mapped(file);
+  LoadedTensors loaded{.metadata = mapped.metadata(), .integrity = mapped.verify()};
+  for (const files::FileTensor& entry : mapped.tensors()) {
+    const Tensor x = at::empty(entry.shape, torch_dtype(file, entry));
+    if (!entry.bytes.empty()) std::memcpy(x.data_ptr(), entry.bytes.data(), entry.bytes.size());
+    loaded.tensors.emplace(entry.name, x);
+  }
+  return loaded;
+}
+
+void assign_tensors(const NamedTensors& to, const NamedTensors& from, const std::filesystem::path& file) {
+  for (const auto& [name, tensor] : from) {
+    if (!to.contains(name)) throw std::runtime_error(file.string() + " holds " + name + ", which the model lacks");
+  }
+  for (const auto& [name, tensor] : to) {
+    const auto at = from.find(name);
+    if (at == from.end()) throw std::runtime_error(file.string() + " lacks " + name);
+    if (at->second.sizes() != tensor.sizes()) {
+      throw std::runtime_error(file.string() + ": " + name + " is " + shape_text(at->second.sizes()) +
+                               "; the model's is " + shape_text(tensor.sizes()));
+    }
+  }
+  const torch::NoGradGuard no_grad;
+  for (const auto& [name, tensor] : to) tensor.copy_(from.at(name));
+}
+
+void save_model(const LanguageModel& model, const std::filesystem::path& directory) {
+  std::filesystem::create_directories(directory);
+  files::write_file_durably(directory / kConfig, to_json(model.config()).dump(2) + "\n");
+  save_tensors(directory / kWeights, named_tensors(model));
+}
+
+std::shared_ptr<LanguageModel> load_model(const std::filesystem::path& directory) {
+  if (!std::filesystem::is_directory(directory))
+    throw std::runtime_error(directory.string() + " is not a directory with a model");
+  auto model = std::make_shared<LanguageModel>(load_config(directory / kConfig));
+  const std::filesystem::path file = directory / kWeights;
+  assign_tensors(named_tensors(*model), load_tensors(file).tensors, file);
+  return model;
+}
+
+void ModelState::save(const std::filesystem::path& path) const {
+  NamedTensors tensors;
+  files::Metadata metadata = {{"ovq.state_layers", std::to_string(layers.size())}};
+  for (size_t layer = 0; layer < layers.size(); ++layer) {
+    const std::string prefix = "layers." + std::to_string(layer) + ".";
+    metadata[prefix + "position"] = std::to_string(layers[layer].position);
+    for (const auto& [name, tensor] : layers[layer].tensors) tensors[prefix + name] = tensor;
+    if (layers[layer].ovq) tensors[prefix + "ovq"] = layers[layer].ovq->to_bytes();
+  }
+  save_tensors(path, tensors, metadata);
+}
+
+ModelState ModelState::load(const std::filesystem::path& path) {
+  const LoadedTensors loaded = load_tensors(path);
+  const auto number = [&](const std::string& key) {
+    const auto at = loaded.metadata.find(key);
+    int64_t value = -1;
+    try {
+      if (at != loaded.metadata.end()) value = std::stoll(at->second);
+    } catch (const std::exception&) {
+    }
+    if (value < 0) throw std::runtime_error(path.string() + " is not a model's state: no valid " + key);
+    return value;
+  };
+  ModelState state;
+  const int64_t layers = number("ovq.state_layers");
+  for (int64_t layer = 0; layer < layers; ++layer) {
+    const std::string prefix = "layers." + std::to_string(layer) + ".";
+    nn::MixerState& own = state.layers.emplace_back();
+    own.position = number(prefix + "position");
+    for (auto at = loaded.tensors.lower_bound(prefix); at != loaded.tensors.end() && at->first.starts_with(prefix);
+         ++at) {
+      const std::string name = at->first.substr(prefix.size());
+      if (name == "ovq") {
+        own.ovq = ops::State::from_bytes(at->second);
+      } else {
+        own.tensors[name] = at->second;
+      }
+    }
+  }
+  return state;
+}
+
+}  // namespace ovq::models

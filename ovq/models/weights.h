@@ -1,0 +1,34 @@
+// Models as directories: config.json and model.safetensors.
+#pragma once
+
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <string>
+
+#include "ovq/models/files/safetensors.h"
+#include "ovq/models/language_model.h"
+
+namespace ovq::models {
+
+using NamedTensors = std::map<std::string, Tensor>;
+
+// Parameters and buffers by name; they are the model's own.
+NamedTensors named_tensors(const torch::nn::Module& module);
+
+// Tensors on the CPU to and from a file. Reading copies out of the mapped file and checks its checksum, if it has one.
+void save_tensors(const std::filesystem::path& file, const NamedTensors& tensors, const files::Metadata& metadata = {});
+struct LoadedTensors {
+  NamedTensors tensors;
+  files::Metadata metadata;
+  files::Integrity integrity = files::Integrity::absent;
+};
+LoadedTensors load_tensors(const std::filesystem::path& file);
+
+// to <- from: the same names and shapes, or std::runtime_error naming `file` and what differs, and nothing has changed.
+void assign_tensors(const NamedTensors& to, const NamedTensors& from, const std::filesystem::path& file);
+
+void save_model(const LanguageModel& model, const std::filesystem::path& directory);
+std::shared_ptr<LanguageModel> load_model(const std::filesystem::path& directory);
+
+}  // namespace ovq::models
