@@ -72,7 +72,7 @@ VectorQuantizer::VectorQuantizer(const QuantizerOptions& options) : options_(opt
   check(options.noise >= 0, "vq", "noise is ", options.noise, "; must be at least 0");
   check(options.ema_decay > 0 && options.ema_decay < 1, "vq", "ema_decay is ", options.ema_decay,
         "; must be between 0 and 1");
-  const at::IntArrayRef shape = {options.heads, options.codewords, options.dim};
+  const std::vector<int64_t> shape = {options.heads, options.codewords, options.dim};
   const bool learned = options.training != CodebookTraining::ema;
   codebook = register_parameter("codebook", l2n(at::randn(shape)), learned);
   unused = register_buffer("unused", at::zeros({options.heads, options.codewords}, at::kLong));
