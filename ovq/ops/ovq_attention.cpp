@@ -8,6 +8,7 @@
 #include "ovq/kernels/checks.h"
 #include "ovq/kernels/ovq_attention.h"
 #include "ovq/ops/inputs.h"
+#include "ovq/ops/outputs.h"
 #include "ovq/ops/tensor_view.h"
 
 namespace ovq::ops {
@@ -66,7 +67,7 @@ class FusedOvqAttention : public torch::autograd::Function<FusedOvqAttention> {
     use_torch_threads();
     const kernels::OvqInputs inputs = kernel_inputs(q, k, v, beta, *call);
     std::vector<OvqState> states = working_states(q, k, v, *call);
-    const Tensor o = at::empty({q.size(0), q.size(1), q.size(2), v.size(3)}, q.options());
+    const Tensor o = empty_output({q.size(0), q.size(1), q.size(2), v.size(3)});
     kernels::OvqOutputs outputs = {.o = view_of(o), .lse = {}, .assignments = {}};
     Tensor lse, assignments;
     if (call->want_gradients) {
@@ -134,8 +135,8 @@ class FusedOvqAttention : public torch::autograd::Function<FusedOvqAttention> {
       d_initial.push_back({views[0], views[1], views[2], views[3]});
     }
 
-    const auto like = [](const Tensor& x) { return at::empty(x.sizes(), x.options()); };
-    const Tensor d_q = like(q), d_k = like(k), d_v = like(v), d_beta = like(beta);
+    const Tensor d_q = empty_output(q.sizes()), d_k = empty_output(k.sizes()), d_v = empty_output(v.sizes());
+    const Tensor d_beta = empty_output(beta.sizes());
     kernels::ovq_attention_backward(
         kernel_inputs(q, k, v, beta, call),
         {.o = view_of(o),
@@ -319,7 +320,7 @@ Tensor ovq_step(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor&
   OvqCall call;
   call.options = options;
   call.cu_seqlens = in.cu_seqlens;
-  const Tensor o = at::empty({q.size(0), q.size(1), q.size(2), v.size(3)}, in.q.options());
+  const Tensor o = empty_output({q.size(0), q.size(1), q.size(2), v.size(3)});
   // Moved into a row for the kernel and back: the call needs them side by side, and throws only before it changes them.
   std::vector<OvqState> row;
   for (const StatePtr& state : states) row.push_back(std::move(state->own_kernel()));
