@@ -15,5 +15,9 @@ struct UsageError : std::runtime_error {
 };
 
 void add_bench(CLI::App& app);
+void add_compare(CLI::App& app);
+void add_eval(CLI::App& app);
+void add_tasks(CLI::App& app);
+void add_train(CLI::App& app);
 
 }  // namespace ovq::cli

@@ -6,8 +6,8 @@
 #include <optional>
 #include <string_view>
 
-#include "ovq/kernels/error.h"
 #include "ovq/base/closest.h"
+#include "ovq/kernels/error.h"
 #include "ovq/tasks/corpus.h"
 
 namespace ovq::tasks {

@@ -8,8 +8,8 @@
 #include <utility>
 #include <vector>
 
-#include "ovq/kernels/error.h"
 #include "ovq/base/closest.h"
+#include "ovq/kernels/error.h"
 
 namespace ovq::tasks {
 

@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
-#include "ovq/kernels/error.h"
 #include "ovq/base/closest.h"
+#include "ovq/kernels/error.h"
 #include "ovq/tasks/icl.h"
 #include "ovq/tasks/mixture.h"
 #include "ovq/tasks/mqar.h"

@@ -1,10 +1,12 @@
 #include "ovq/tasks/tokenizer.h"
 
-#include <sentencepiece_processor.h>
+#include <dlfcn.h>
 
 #include <filesystem>
+#include <stdexcept>
 
 #include "ovq/kernels/error.h"
+#include "ovq/tasks/sentencepiece_plugin.h"
 
 namespace ovq::tasks {
 
@@ -43,55 +45,30 @@ class ByteTokenizer final : public Tokenizer {
   }
 };
 
-class SentencePieceTokenizer final : public Tokenizer {
- public:
-  explicit SentencePieceTokenizer(const std::string& path) {
-    check(std::filesystem::is_regular_file(path), "tokenizer", path,
-          " is not a file; expected \"bytes\" or a SentencePiece model");
-    const auto status = processor_.Load(path);
-    check(status.ok(), "tokenizer", path, " is not a SentencePiece model: ", status.message());
-  }
-
-  int64_t vocab() const override { return processor_.GetPieceSize(); }
-
-  std::vector<int32_t> encode(std::string_view text) const override {
-    std::vector<int> tokens;
-    const auto status = processor_.Encode({text.data(), text.size()}, &tokens);
-    check(status.ok(), "tokenizer", "cannot encode: ", status.message());
-    return {tokens.begin(), tokens.end()};
-  }
-
-  std::string decode(const std::vector<int32_t>& tokens) const override {
-    for (int32_t token : tokens) {
-      check(token >= 0 && token < vocab(), "tokenizer", "token is ", token, "; the model has ", vocab());
-    }
-    std::string text;
-    const auto status = processor_.Decode(std::vector<int>(tokens.begin(), tokens.end()), &text);
-    check(status.ok(), "tokenizer", "cannot decode: ", status.message());
-    return text;
-  }
-
-  std::string token_name(int32_t token) const override {
-    std::string name;
-    for (char c : processor_.IdToPiece(token)) {
-      if (c == '\n')
-        name += "\\n";
-      else
-        name += c;
-    }
-    return name;
-  }
-
- private:
-  sentencepiece::SentencePieceProcessor processor_;
-};
+// The library beside the program or in the system's path; loaded once, when first needed.
+MakeSentencePieceTokenizer sentencepiece_plugin() {
+  static const MakeSentencePieceTokenizer make = [] {
+#ifdef OVQ_SANITIZED
+    constexpr int kFlags = RTLD_NOW | RTLD_LOCAL;  // the sanitizers refuse RTLD_DEEPBIND
+#else
+    constexpr int kFlags = RTLD_NOW | RTLD_LOCAL | RTLD_DEEPBIND;
+#endif
+    void* library = dlopen("libovq_sentencepiece.so", kFlags);
+    void* symbol = library == nullptr ? nullptr : dlsym(library, kMakeSentencePieceTokenizer);
+    if (symbol == nullptr) throw std::runtime_error(std::string("cannot load SentencePiece: ") + dlerror());
+    return reinterpret_cast<MakeSentencePieceTokenizer>(symbol);
+  }();
+  return make;
+}
 
 }  // namespace
 
 std::unique_ptr<Tokenizer> make_byte_tokenizer() { return std::make_unique<ByteTokenizer>(); }
 
 std::unique_ptr<Tokenizer> make_sentencepiece_tokenizer(const std::string& model_path) {
-  return std::make_unique<SentencePieceTokenizer>(model_path);
+  check(std::filesystem::is_regular_file(model_path), "tokenizer", model_path,
+        " is not a file; expected \"bytes\" or a SentencePiece model");
+  return std::unique_ptr<Tokenizer>(sentencepiece_plugin()(model_path.c_str()));
 }
 
 std::unique_ptr<Tokenizer> make_tokenizer(const std::string& name) {

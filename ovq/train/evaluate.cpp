@@ -80,11 +80,8 @@ Evaluation evaluate(models::LanguageModel& model, const tasks::Task& task, const
     std::vector<tasks::Batch> parts;
     tasks::Batch batch;
     for (int64_t row = first_row; row < std::min(rows, first_row + options.batch); ++row) {
-      tasks::Batch one = task.sample({.rows = 1,
-                                      .length = options.length,
-                                      .seed = options.seed,
-                                      .step = row,
-                                      .split = tasks::Split::test});
+      tasks::Batch one = task.sample(
+          {.rows = 1, .length = options.length, .seed = options.seed, .step = row, .split = tasks::Split::test});
       batch.length = one.length;
       ++batch.rows;
       batch.tokens.insert(batch.tokens.end(), one.tokens.begin(), one.tokens.end());
@@ -110,19 +107,18 @@ Evaluation evaluate(models::LanguageModel& model, const tasks::Task& task, const
 nlohmann::json to_json(const Evaluation& evaluation) {
   nlohmann::json groups = nlohmann::json::array();
   for (const auto& [group, score] : evaluation.groups) {
-    groups.push_back({{"group", group},
-                      {"targets", score.targets},
-                      {"accuracy", score.accuracy()},
-                      {"loss", score.loss()}});
+    groups.push_back(
+        {{"group", group}, {"targets", score.targets}, {"accuracy", score.accuracy()}, {"loss", score.loss()}});
   }
-  return {{"length", evaluation.length},
-          {"rows", evaluation.rows},
-          {"targets", evaluation.total.targets},
-          {"accuracy", evaluation.total.accuracy()},
-          {"loss", evaluation.total.loss()},
-          {"state_bytes", evaluation.state_bytes},
-          {"tokens_per_second", evaluation.seconds > 0 ? static_cast<double>(evaluation.tokens) / evaluation.seconds : 0},
-          {"groups", groups}};
+  return {
+      {"length", evaluation.length},
+      {"rows", evaluation.rows},
+      {"targets", evaluation.total.targets},
+      {"accuracy", evaluation.total.accuracy()},
+      {"loss", evaluation.total.loss()},
+      {"state_bytes", evaluation.state_bytes},
+      {"tokens_per_second", evaluation.seconds > 0 ? static_cast<double>(evaluation.tokens) / evaluation.seconds : 0},
+      {"groups", groups}};
 }
 
 }  // namespace ovq::train

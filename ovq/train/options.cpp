@@ -75,8 +75,8 @@ RunOptions run_options_from_json(const json& object, const RunOptions& defaults)
   text("task", options.task);
   text("model", options.model);
   text("scale", options.scale);
-  for (const auto& [name, value] : {std::pair{"task_options", &options.task_options},
-                                    {"model_options", &options.model_options}}) {
+  for (const auto& [name, value] :
+       {std::pair{"task_options", &options.task_options}, {"model_options", &options.model_options}}) {
     const json* field = reader.find(name);
     if (field == nullptr) continue;
     if (!field->is_object()) reader.fail(name, *field, "an object");

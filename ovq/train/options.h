@@ -26,7 +26,7 @@ struct RunOptions {
   int64_t tokens_per_step = 8192;
   int64_t steps = 0;  // 0: those of the scale
   int64_t accumulate = 1;
-  double learning_rate = 0;  // 0: the preset's
+  double learning_rate = 0;       // 0: the preset's
   double min_learning_rate = -1;  // negative: the preset's
   int64_t warmup = 100;
   AdamWOptions adamw;

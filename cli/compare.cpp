@@ -1,0 +1,86 @@
+// ovq compare: what `ovq eval` found, runs against lengths.
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <memory>
+#include <set>
+
+#include "cli/commands.h"
+#include "ovq/tasks/registry.h"
+#include "ovq/train/results.h"
+
+namespace ovq::cli {
+namespace {
+
+struct Arguments {
+  std::vector<std::string> runs;
+  bool json = false;
+};
+
+struct Line {
+  std::string label;
+  std::map<int64_t, double> by_length;
+};
+
+void compare(const Arguments& arguments) {
+  std::map<std::string, std::vector<Line>> tables;  // by task
+  nlohmann::json all = nlohmann::json::array();
+  for (const std::string& path : arguments.runs) {
+    const train::RunDirectory run = train::RunDirectory::open(path);
+    const bool accuracy = train::make_task(run.options())->metric() == tasks::Metric::accuracy;
+    const std::string title =
+        fmt::format("{} ({}), {}", run.options().task, run.options().scale, accuracy ? "accuracy" : "loss");
+    std::map<std::string, Line> lines;
+    for (const nlohmann::json& result : train::read_results(run)) {
+      const int64_t centroids = result.value("centroids", int64_t{0});
+      std::string label = fmt::format("{} [{}]", run.options().model, run.path().filename().string());
+      if (centroids > 0) label += fmt::format(" N {}", centroids);
+      if (result.contains("options") && !result["options"].empty()) label += " " + result["options"].dump();
+      Line& line = lines[fmt::format("{:>12}{}", centroids, label)];
+      line.label = label;
+      line.by_length[result.at("length")] = result.at(accuracy ? "accuracy" : "loss");
+      all.push_back(result);
+      all.back()["run"] = path;
+      all.back()["model"] = run.options().model;
+      all.back()["task"] = run.options().task;
+    }
+    if (lines.empty()) fmt::print(stderr, "ovq: {} has no evaluations; run: ovq eval {}\n", path, path);
+    for (auto& [key, line] : lines) tables[title].push_back(line);
+  }
+  if (arguments.json) {
+    fmt::print("{}\n", all.dump(2));
+    return;
+  }
+  for (const auto& [title, lines] : tables) {
+    std::set<int64_t> lengths;
+    size_t width = 5;
+    for (const Line& line : lines) {
+      width = std::max(width, line.label.size());
+      for (const auto& [length, value] : line.by_length) lengths.insert(length);
+    }
+    fmt::print("{}\n{:<{}}", title, "", width);
+    for (const int64_t length : lengths) fmt::print(" {:>7}", length);
+    fmt::print("\n");
+    for (const Line& line : lines) {
+      fmt::print("{:<{}}", line.label, width);
+      for (const int64_t length : lengths) {
+        const auto at = line.by_length.find(length);
+        fmt::print(" {:>7}", at == line.by_length.end() ? "-" : fmt::format("{:.3f}", at->second));
+      }
+      fmt::print("\n");
+    }
+    fmt::print("\n");
+  }
+}
+
+}  // namespace
+
+void add_compare(CLI::App& app) {
+  CLI::App* command = app.add_subcommand("compare", "A table of runs against context lengths");
+  const auto arguments = std::make_shared<Arguments>();
+  command->add_option("runs", arguments->runs, "Directories of runs")->required()->type_name("DIR");
+  command->add_flag("--json", arguments->json, "Print the results as JSON");
+  command->callback([arguments] { compare(*arguments); });
+}
+
+}  // namespace ovq::cli

@@ -1,0 +1,82 @@
+#include "cli/progress.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+
+namespace ovq::cli {
+namespace {
+
+constexpr double kSecondsBetweenLines = 10;
+constexpr double kSecondsBetweenMoves = 0.2;
+constexpr double kSmoothing = 0.05;
+
+}  // namespace
+
+std::string duration_text(double seconds) {
+  const auto whole = static_cast<int64_t>(std::llround(seconds));
+  if (whole < 60) return fmt::format("{} s", whole);
+  if (whole < 3600) return fmt::format("{}:{:02}", whole / 60, whole % 60);
+  return fmt::format("{}:{:02}:{:02}", whole / 3600, whole / 60 % 60, whole % 60);
+}
+
+std::string bytes_text(double bytes) {
+  for (const char* unit : {"B", "kB", "MB", "GB"}) {
+    if (bytes < 1000) return fmt::format("{:.{}f} {}", bytes, bytes < 10 && *unit != 'B' ? 1 : 0, unit);
+    bytes /= 1000;
+  }
+  return fmt::format("{:.1f} TB", bytes);
+}
+
+Progress::Progress(int64_t steps, int64_t first_step)
+    : terminal_(isatty(STDOUT_FILENO) != 0),
+      steps_(steps),
+      first_step_(first_step),
+      start_(std::chrono::steady_clock::now()),
+      shown_(start_ - std::chrono::hours(1)) {}
+
+std::string Progress::line(const train::StepReport& report) const {
+  const double left = seconds_ * static_cast<double>(steps_ - report.step);
+  return fmt::format("step {}/{}  loss {:.4f}  accuracy {:.3f}  {:.1f}k tokens/s  {} left", report.step, steps_,
+                     report.loss, report.accuracy, tokens_per_second_ / 1000, duration_text(left));
+}
+
+void Progress::step(const train::StepReport& report) {
+  const bool first = report.step == first_step_ + 1;
+  const double speed = static_cast<double>(report.tokens) / report.seconds;
+  const double share = first ? 1.0 : kSmoothing;
+  seconds_ += share * (report.seconds - seconds_);
+  tokens_per_second_ += share * (speed - tokens_per_second_);
+  const auto now = std::chrono::steady_clock::now();
+  const double since = std::chrono::duration<double>(now - shown_).count();
+  if (report.step != steps_ && since < (terminal_ ? kSecondsBetweenMoves : kSecondsBetweenLines)) return;
+  shown_ = now;
+  if (!terminal_) {
+    fmt::print("{}\n", line(report));
+    std::fflush(stdout);
+    return;
+  }
+  constexpr int64_t kWidth = 24;
+  const int64_t done = steps_ == 0 ? kWidth : report.step * kWidth / steps_;
+  fmt::print("\r\x1b[K[{}{}] {}", std::string(static_cast<size_t>(done), '#'),
+             std::string(static_cast<size_t>(kWidth - done), '.'), line(report));
+  std::fflush(stdout);
+  moving_ = true;
+}
+
+void Progress::message(const std::string& text) {
+  if (moving_) fmt::print("\r\x1b[K");
+  moving_ = false;
+  fmt::print("{}\n", text);
+  std::fflush(stdout);
+}
+
+void Progress::finish() {
+  if (moving_) fmt::print("\n");
+  moving_ = false;
+}
+
+}  // namespace ovq::cli

@@ -1,0 +1,33 @@
+// How a run shows itself: one line that moves on a terminal, a line now and then elsewhere.
+#pragma once
+
+#include <chrono>
+#include <string>
+
+#include "ovq/train/trainer.h"
+
+namespace ovq::cli {
+
+class Progress {
+ public:
+  Progress(int64_t steps, int64_t first_step);
+
+  void step(const train::StepReport& report);
+  void message(const std::string& line);  // above the moving line
+  void finish();
+
+ private:
+  std::string line(const train::StepReport& report) const;
+
+  bool terminal_;
+  int64_t steps_, first_step_;
+  std::chrono::steady_clock::time_point start_, shown_;
+  double seconds_ = 0;  // of the steps, smoothed
+  double tokens_per_second_ = 0;
+  bool moving_ = false;
+};
+
+std::string duration_text(double seconds);  // 42 s, 3:07, 1:02:03
+std::string bytes_text(double bytes);       // 1.5 MB
+
+}  // namespace ovq::cli

@@ -1,0 +1,35 @@
+// Checkpoints of a run: <run>/checkpoints/step-000100 with config.json, model.safetensors (a model directory by itself)
+// and optimizer.safetensors. Each is there whole or not at all; damage is found by checksums.
+#pragma once
+
+#include <filesystem>
+#include <functional>
+#include <optional>
+#include <string>
+
+#include "ovq/models/language_model.h"
+#include "ovq/train/adamw.h"
+
+namespace ovq::train {
+
+struct Progress {
+  int64_t step = 0;     // steps done
+  int64_t skipped = 0;  // of them without an update, for a loss or gradient that was not finite
+  int64_t tokens = 0;
+};
+
+std::filesystem::path checkpoint_directory(const std::filesystem::path& run);
+
+// Durable; then all but the last `keep` are removed.
+void save_checkpoint(const std::filesystem::path& run, const models::LanguageModel& model, const AdamW& optimizer,
+                     const Progress& progress, int64_t keep);
+
+// The newest checkpoint that is sound; `warn` hears of damaged ones. Nothing if there is none. A checkpoint of another
+// model is an error.
+std::optional<Progress> load_checkpoint(const std::filesystem::path& run, models::LanguageModel& model,
+                                        AdamW& optimizer, const std::function<void(const std::string&)>& warn);
+
+// The newest checkpoint's directory, for evaluation. Throws std::runtime_error if there is none.
+std::filesystem::path newest_checkpoint(const std::filesystem::path& run);
+
+}  // namespace ovq::train

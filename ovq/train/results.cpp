@@ -1,0 +1,54 @@
+#include "ovq/train/results.h"
+
+#include <fstream>
+
+#include "ovq/models/files/durable.h"
+
+namespace ovq::train {
+namespace {
+
+std::filesystem::path results_file(const RunDirectory& run) { return run.path() / "evaluations.jsonl"; }
+
+bool same_question(const json& a, const json& b) {
+  for (const char* key : {"length", "centroids", "options"}) {
+    if (a.value(key, json()) != b.value(key, json())) return false;
+  }
+  return true;
+}
+
+}  // namespace
+
+json to_json(const Result& result) {
+  json line = to_json(result.evaluation);
+  line["centroids"] = result.centroids;
+  line["options"] = result.options;
+  return line;
+}
+
+std::vector<json> read_results(const RunDirectory& run) {
+  std::vector<json> results;
+  std::ifstream in(results_file(run));
+  for (std::string line; std::getline(in, line);) {
+    json parsed = json::parse(line, nullptr, /*allow_exceptions=*/false);
+    if (parsed.is_object()) results.push_back(std::move(parsed));
+  }
+  return results;
+}
+
+void store_result(const RunDirectory& run, const Result& result) {
+  const json added = to_json(result);
+  std::string lines;
+  for (const json& line : read_results(run)) {
+    if (!same_question(line, added)) lines += line.dump() + "\n";
+  }
+  files::write_file_durably(results_file(run), lines + added.dump() + "\n");
+}
+
+std::optional<int64_t> centroids_of(const models::ModelConfig& config) {
+  for (const auto& [name, options] : config.mixers) {
+    if (const auto* ovq = std::get_if<nn::OvqAttentionOptions>(&options)) return ovq->dictionary.centroids;
+  }
+  return std::nullopt;
+}
+
+}  // namespace ovq::train

@@ -1,0 +1,146 @@
+#include "ovq/train/trainer.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <stdexcept>
+
+#include "ovq/tasks/mixture.h"
+
+namespace ovq::train {
+namespace {
+
+using at::Tensor;
+
+constexpr int64_t kMostSkippedInARow = 5;
+
+double seconds_since(std::chrono::steady_clock::time_point start) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+}  // namespace
+
+Trainer::Trainer(RunDirectory run, TrainHooks hooks)
+    : run_(std::move(run)),
+      hooks_(std::move(hooks)),
+      task_(make_task(run_.options())),
+      model_(models::make_model(model_config(run_.options(), task_->vocab()), run_.options().seed)),
+      optimizer_(*model_, run_.options().adamw),
+      schedule_(schedule_of(run_.options())) {
+  if (const auto progress = load_checkpoint(run_.path(), *model_, optimizer_, hooks_.warn)) {
+    progress_ = *progress;
+    saved_step_ = progress->step;
+  }
+  run_.rewind_metrics(progress_.step);
+}
+
+StepReport Trainer::step() {
+  const auto start = std::chrono::steady_clock::now();
+  const RunOptions& options = run_.options();
+  const int64_t step = progress_.step;
+  const tasks::StepShape shape =
+      tasks::step_shape(*task_, {options.lengths, options.tokens_per_step}, options.seed, step);
+  StepReport report{.step = step + 1, .length = shape.length, .rows = shape.rows, .rate = schedule_.rate(step)};
+  const tasks::Batch batch =
+      task_->sample({.rows = shape.rows, .length = shape.length, .seed = options.seed, .step = step});
+  report.tokens = batch.rows * batch.length;
+
+  model_->train();
+  model_->begin_step(step, options.seed);
+  optimizer_.zero_gradients();
+  const BatchTensors all = to_tensors(batch);
+  const auto targets = static_cast<double>(std::max<int64_t>(1, all.targets.size(0)));
+  int64_t right = 0;
+  const int64_t parts = std::min(options.accumulate, batch.rows);
+  for (int64_t part = 0; part < parts; ++part) {
+    const int64_t first = batch.rows * part / parts, last = batch.rows * (part + 1) / parts;
+    const Tensor inside = all.positions.ge(first * batch.length).logical_and(all.positions.lt(last * batch.length));
+    const Tensor chosen = inside.nonzero().flatten();
+    const Tensor hidden = model_->hidden(all.tokens.narrow(0, first, last - first)).flatten(0, 1);
+    const Tensor logits =
+        model_->logits(hidden.index_select(0, all.positions.index_select(0, chosen) - first * batch.length));
+    const Tensor wanted = all.targets.index_select(0, chosen);
+    Tensor loss = at::cross_entropy_loss(logits, wanted, {}, at::Reduction::Sum) / targets;
+    report.loss += loss.item<double>();
+    right += logits.argmax(-1).eq(wanted).sum().item<int64_t>();
+    if (const Tensor auxiliary = model_->auxiliary_loss(); auxiliary.defined()) {
+      loss = loss + auxiliary / static_cast<double>(parts);
+    }
+    loss.backward();
+  }
+  report.accuracy = static_cast<double>(right) / targets;
+  report.gradient_norm = optimizer_.clip_gradients(options.clip);
+  report.skipped = !std::isfinite(report.loss) || !std::isfinite(report.gradient_norm);
+  if (!report.skipped) optimizer_.step(report.rate);
+  ++progress_.step;
+  progress_.tokens += report.tokens;
+  progress_.skipped += report.skipped ? 1 : 0;
+  report.seconds = seconds_since(start);
+  return report;
+}
+
+bool Trainer::evaluate_now() {
+  const RunOptions& options = run_.options();
+  const int64_t length = *std::max_element(options.lengths.begin(), options.lengths.end());
+  const Evaluation evaluation =
+      evaluate(*model_, *task_, {.length = length, .rows = options.eval_rows, .seed = options.seed});
+  json line = to_json(evaluation);
+  line.erase("groups");
+  line["step"] = progress_.step;
+  line["kind"] = "evaluation";
+  line.erase("tokens_per_second");
+  run_.append_metrics(line);
+  if (hooks_.on_evaluation) hooks_.on_evaluation(progress_.step, evaluation);
+  if (options.target <= 0) return false;
+  return task_->metric() == tasks::Metric::accuracy ? evaluation.total.accuracy() >= options.target
+                                                    : evaluation.total.loss() <= options.target;
+}
+
+void Trainer::save() {
+  if (saved_step_ == progress_.step) return;
+  save_checkpoint(run_.path(), *model_, optimizer_, progress_, run_.options().keep);
+  saved_step_ = progress_.step;
+}
+
+Outcome Trainer::train() {
+  const RunOptions& options = run_.options();
+  int64_t skipped_in_a_row = 0;
+  while (progress_.step < options.steps) {
+    const StepReport report = step();
+    // Not a number has no place in JSON.
+    run_.append_metrics({{"step", report.step},
+                         {"kind", "step"},
+                         {"loss", std::isfinite(report.loss) ? json(report.loss) : json()},
+                         {"accuracy", report.accuracy},
+                         {"gradient_norm", std::isfinite(report.gradient_norm) ? json(report.gradient_norm) : json()},
+                         {"rate", report.rate},
+                         {"length", report.length},
+                         {"rows", report.rows},
+                         {"tokens", report.tokens},
+                         {"skipped", report.skipped},
+                         {"seconds", report.seconds}});
+    if (hooks_.on_step) hooks_.on_step(report);
+    skipped_in_a_row = report.skipped ? skipped_in_a_row + 1 : 0;
+    if (skipped_in_a_row == kMostSkippedInARow) {
+      throw std::runtime_error("loss or gradient was not finite in " + std::to_string(kMostSkippedInARow) +
+                               " steps in a row, up to step " + std::to_string(report.step) +
+                               "; try a lower --learning-rate. The last sound checkpoint is kept");
+    }
+    const bool last = progress_.step == options.steps;
+    if (last || (options.eval_every > 0 && progress_.step % options.eval_every == 0)) {
+      if (evaluate_now()) {
+        save();
+        return Outcome::target_reached;
+      }
+    }
+    if (last || progress_.step % options.checkpoint_every == 0) save();
+    if (hooks_.stop && hooks_.stop()) {
+      save();
+      return Outcome::stopped;
+    }
+  }
+  save();
+  return Outcome::finished;
+}
+
+}  // namespace ovq::train

@@ -1,0 +1,58 @@
+// The training loop. A step is a pure function of the weights, the optimiser's state and (seed, step), so a resumed run
+// takes the same steps, bit for bit, as one that was never interrupted.
+#pragma once
+
+#include <functional>
+#include <memory>
+
+#include "ovq/train/checkpoint.h"
+#include "ovq/train/evaluate.h"
+#include "ovq/train/run_directory.h"
+
+namespace ovq::train {
+
+struct StepReport {
+  int64_t step = 0;  // steps done, this one included
+  int64_t length = 0, rows = 0, tokens = 0;
+  double loss = 0, accuracy = 0, gradient_norm = 0, rate = 0;
+  bool skipped = false;
+  double seconds = 0;
+};
+
+// Who watches and steers; every function may be empty.
+struct TrainHooks {
+  std::function<void(const StepReport&)> on_step;
+  std::function<void(int64_t step, const Evaluation&)> on_evaluation;
+  std::function<void(const std::string&)> warn;
+  std::function<bool()> stop;  // true: finish the step, save, return
+};
+
+enum class Outcome { finished, target_reached, stopped };
+
+class Trainer {
+ public:
+  // From the newest sound checkpoint of the run, or from the start.
+  Trainer(RunDirectory run, TrainHooks hooks);
+
+  Outcome train();
+
+  const Progress& progress() const { return progress_; }
+  models::LanguageModel& model() { return *model_; }
+  const tasks::Task& task() const { return *task_; }
+
+ private:
+  StepReport step();
+  bool evaluate_now();  // whether the target is reached
+  void save();
+
+  RunDirectory run_;
+  TrainHooks hooks_;
+  std::unique_ptr<tasks::Task> task_;
+  std::shared_ptr<models::LanguageModel> model_;
+  AdamW optimizer_;
+  Schedule schedule_;
+  Progress progress_;
+  int64_t saved_step_ = -1;
+};
+
+}  // namespace ovq::train
