@@ -53,7 +53,8 @@ TEST(RmsNorm, Gradients) {
 Tensor plain_convolution(const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& before) {
   const int64_t channels = x.size(2), width = weight.size(1);
   const Tensor all = at::cat({before, x}, 1).transpose(1, 2);
-  return torch::conv1d(all, weight.view({channels, 1, width}), bias, 1, at::IntArrayRef{0}, 1, channels).transpose(1, 2);
+  return torch::conv1d(all, weight.view({channels, 1, width}), bias, 1, at::IntArrayRef{0}, 1, channels)
+      .transpose(1, 2);
 }
 
 TEST(ShortConvolution, EqualsConv1d) {

@@ -1,0 +1,112 @@
+#include "ovq/nn/linear_attention.h"
+
+#include <cmath>
+#include <vector>
+
+#include "ovq/nn/chunked_linear.h"
+#include "ovq/nn/recurrence.h"
+#include "ovq/ops/inputs.h"
+
+namespace ovq::nn {
+namespace {
+
+using at::Tensor;
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+
+constexpr const char* kOp = "linear_attention";
+
+class LinearAttentionFunction : public torch::autograd::Function<LinearAttentionFunction> {
+ public:
+  static variable_list forward(AutogradContext* context, const Tensor& q, const Tensor& k, const Tensor& v,
+                               const Tensor& g, const Tensor& state, double scale, int64_t chunk) {
+    const Tensor gates = to_chunks(g, chunk);
+    ChunkedLinear x{.q = to_chunks(q, chunk),
+                    .k = to_chunks(k, chunk),
+                    .v = to_chunks(v, chunk),
+                    .decay = make_decay(gates),
+                    .scale = scale};
+    add_states(x, state.flatten(0, 1));
+    context->save_for_backward({x.q, x.k, x.v, gates, x.states});
+    context->saved_data["scale"] = scale;
+    context->saved_data["batch"] = q.size(0);
+    context->saved_data["time"] = q.size(1);
+    return {from_chunks(chunked_linear_forward(x), q.size(0), q.size(1)),
+            x.states.select(1, x.q.size(1)).clone().view_as(state)};
+  }
+
+  static variable_list backward(AutogradContext* context, variable_list gradients) {
+    const variable_list saved = context->get_saved_variables();
+    const ChunkedLinear x{.q = saved[0],
+                          .k = saved[1],
+                          .v = saved[2],
+                          .decay = make_decay(saved[3]),
+                          .scale = context->saved_data["scale"].toDouble(),
+                          .states = saved[4]};
+    const int64_t batch = context->saved_data["batch"].toInt(), time = context->saved_data["time"].toInt();
+    const ChunkedLinearGradients d =
+        chunked_linear_backward(x, to_chunks(gradients[0], x.q.size(2)), gradients[1].flatten(0, 1));
+    const auto back = [&](const Tensor& y) { return from_chunks(y, batch, time); };
+    return ops::once_differentiable(kOp, {back(d.d_q), back(d.d_k), back(d.d_v), back(d.d_g),
+                                          d.d_start.reshape(gradients[1].sizes()), Tensor(), Tensor()});
+  }
+};
+
+struct Prepared {
+  Tensor q, k, v, g, state;
+  double scale;
+};
+
+Prepared prepare(const LinearAttentionInputs& in) {
+  check_recurrence(kOp, in.q, in.k, in.v, in.state, in.chunk);
+  if (in.g.defined()) check_gate(kOp, "g", in.g, in.q);
+  const at::ScalarType type = wide_type(in.q);
+  return {.q = in.q.to(type),
+          .k = in.k.to(type),
+          .v = in.v.to(type),
+          .g = in.g.defined() ? in.g.to(type) : at::zeros(in.q.sizes().slice(0, 3), in.q.options().dtype(type)),
+          .state = state_or_zeros(in.state, in.q, in.v, type),
+          .scale = in.scale.value_or(1 / std::sqrt(static_cast<double>(in.q.size(3))))};
+}
+
+RecurrenceResult step(const Prepared& in) {
+  const auto head_rows = [](const Tensor& x) { return x.squeeze(1).unsqueeze(-2); };  // [B, H, 1, d]
+  const Tensor state = writable(in.state);
+  state.mul_(in.g.squeeze(1).exp().unsqueeze(-1).unsqueeze(-1))
+      .add_(head_rows(in.k).transpose(-1, -2) * head_rows(in.v));
+  return {.o = at::matmul(head_rows(in.q), state).mul_(in.scale).squeeze(-2).unsqueeze(1), .state = state};
+}
+
+}  // namespace
+
+RecurrenceResult linear_attention(const LinearAttentionInputs& inputs) {
+  const Prepared in = prepare(inputs);
+  const int64_t time = in.q.size(1);
+  RecurrenceResult result;
+  if (in.q.numel() == 0 || in.v.numel() == 0) {
+    result = {.o = at::zeros_like(in.v), .state = in.state};
+  } else if (decodes(in.q)) {
+    result = step(in);
+  } else {
+    const variable_list outputs =
+        LinearAttentionFunction::apply(in.q, in.k, in.v, in.g, in.state, in.scale, std::min(inputs.chunk, time));
+    result = {.o = outputs[0], .state = outputs[1]};
+  }
+  result.o = result.o.to(inputs.q.scalar_type());
+  return result;
+}
+
+RecurrenceResult linear_attention_recurrent(const LinearAttentionInputs& inputs) {
+  const Prepared in = prepare(inputs);
+  Tensor state = in.state;
+  std::vector<Tensor> outputs;
+  for (int64_t t = 0; t < in.q.size(1); ++t) {
+    const Tensor q = in.q.select(1, t), k = in.k.select(1, t), v = in.v.select(1, t);
+    state = in.g.select(1, t).exp().unsqueeze(-1).unsqueeze(-1) * state + k.unsqueeze(-1) * v.unsqueeze(-2);
+    outputs.push_back(in.scale * at::matmul(q.unsqueeze(-2), state).squeeze(-2));
+  }
+  const Tensor o = outputs.empty() ? at::zeros_like(in.v) : at::stack(outputs, 1);
+  return {.o = o.to(inputs.q.scalar_type()), .state = state};
+}
+
+}  // namespace ovq::nn

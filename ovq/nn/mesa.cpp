@@ -1,0 +1,240 @@
+#include "ovq/nn/mesa.h"
+
+#include <limits>
+#include <vector>
+
+#include "ovq/nn/chunked_linear.h"
+#include "ovq/nn/recurrence.h"
+#include "ovq/nn/rows.h"
+#include "ovq/ops/inputs.h"
+
+namespace ovq::nn {
+namespace {
+
+using at::Tensor;
+using kernels::check;
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+
+constexpr const char* kOp = "mesa";
+
+// The matrices H_t + diag(lambda) of all tokens.
+struct System {
+  Tensor k;           // [M, N, C, dk]
+  Tensor weights;     // [M, N, C, C]: e^{G_i - G_j} beta_j, zero above the diagonal
+  Tensor from_start;  // [M, N, C, 1]
+  Tensor states;      // H before each chunk, [M, N, dk, dk]
+  Tensor lambda;      // [H, dk]
+  int64_t iterations;
+};
+
+// One chunk of right sides at a time: all of it stays in the cache.
+template <class T>
+class ChunkSolver {
+ public:
+  ChunkSolver(const System& system, int64_t m, int64_t n)
+      : k_(system.k[m][n]),
+        weights_(system.weights[m][n]),
+        tokens_(k_.size(0)),
+        dim_(k_.size(1)),
+        from_start_(system.from_start[m][n].data_ptr<T>()),
+        lambda_(system.lambda.data_ptr<T>() + m % system.lambda.size(0) * dim_),
+        // one product with both of what p meets
+        state_and_keys_(at::cat({system.states[m][n], k_.t()}, 1)),
+        met_(at::empty({tokens_, dim_ + tokens_}, k_.options())),
+        scores_(met_.narrow(1, dim_, tokens_)),
+        p_(at::empty_like(k_)),
+        ap_(at::empty_like(k_)),
+        r_(at::empty_like(k_)) {}
+
+  // right sides [C, dk] -> x [C, dk]. A token whose residual is down to rounding rests: its neighbours, which may be
+  // in its future, have no say in that.
+  void solve(const T* right, T* x, int64_t iterations) {
+    constexpr T kTiny = std::numeric_limits<T>::min(), kDone = std::numeric_limits<T>::epsilon();
+    std::fill_n(x, tokens_ * dim_, T(0));
+    std::copy_n(right, tokens_ * dim_, data(r_));
+    std::copy_n(right, tokens_ * dim_, data(p_));
+    std::vector<T> norms(tokens_), enough(tokens_);
+    for (int64_t i = 0; i < tokens_; ++i) {
+      norms[i] = dot(row(r_, i), row(r_, i), dim_);
+      enough[i] = kDone * kDone * norms[i];
+    }
+    bool done = false;
+    for (int64_t iteration = 0; iteration < iterations && !done; ++iteration) {
+      multiply();
+      done = true;
+      for (int64_t i = 0; i < tokens_; ++i) {
+        if (norms[i] <= enough[i]) continue;
+        T *const p = row(p_, i), *const ap = row(ap_, i), *const r = row(r_, i), *const to = x + i * dim_;
+        const T alpha = norms[i] / (dot(p, ap, dim_) + kTiny);
+        for (int64_t d = 0; d < dim_; ++d) to[d] += alpha * p[d];
+        for (int64_t d = 0; d < dim_; ++d) r[d] -= alpha * ap[d];
+        const T norm = dot(r, r, dim_), beta = norm / (norms[i] + kTiny);
+        for (int64_t d = 0; d < dim_; ++d) p[d] = r[d] + beta * p[d];
+        norms[i] = norm;
+        done = done && norm <= enough[i];
+      }
+    }
+  }
+
+ private:
+  static T* data(const Tensor& x) { return x.data_ptr<T>(); }
+  T* row(const Tensor& x, int64_t i) const { return data(x) + i * dim_; }
+
+  // ap <- A p
+  void multiply() {
+    at::mm_out(met_, p_, state_and_keys_);
+    for (int64_t i = 0; i < tokens_; ++i) {
+      T* const met = data(met_) + i * (dim_ + tokens_);
+      const T *const p = row(p_, i), *const weight = data(weights_) + i * tokens_;
+      T* const ap = row(ap_, i);
+      for (int64_t d = 0; d < dim_; ++d) ap[d] = from_start_[i] * met[d] + lambda_[d] * p[d];
+      for (int64_t j = 0; j < tokens_; ++j) met[dim_ + j] *= weight[j];
+    }
+    ap_.addmm_(scores_, k_);
+  }
+
+  Tensor k_, weights_;
+  int64_t tokens_, dim_;
+  const T *from_start_, *lambda_;
+  Tensor state_and_keys_, met_, scores_, p_, ap_, r_;
+};
+
+// right [M, N, C, dk] -> (H + diag(lambda))^(-1) right
+Tensor solve(const System& system, const Tensor& right) {
+  const Tensor x = at::empty_like(right);
+  const int64_t chunks = right.size(1), size = right.size(2) * right.size(3);
+  AT_DISPATCH_FLOATING_TYPES(right.scalar_type(), kOp, [&] {
+    parallel_blocks(right.size(0) * chunks, 1, size * system.iterations, [&](int64_t index, int64_t) {
+      const at::NoGradGuard no_grad;
+      ChunkSolver<scalar_t>(system, index / chunks, index % chunks)
+          .solve(right.data_ptr<scalar_t>() + index * size, x.data_ptr<scalar_t>() + index * size, system.iterations);
+    });
+  });
+  return x;
+}
+
+// Chunked tensors (see chunks.h).
+struct Chunks {
+  Tensor k, v, g, beta;   // [M, N, C, dk], [M, N, C, dv], [M, N, C], [M, N, C, 1]
+  Tensor lambda, states;  // [H, dk], [M, N + 1, dk, dk + dv]
+  int64_t iterations;
+
+  System system(const Decay& decay) const {
+    return {.k = k,
+            .weights = decay.pairs * beta.transpose(-1, -2),
+            .from_start = decay.from_start,
+            .states = states.narrow(1, 0, k.size(1)).narrow(-1, 0, k.size(3)),
+            .lambda = lambda,
+            .iterations = iterations};
+  }
+
+  // What reads [H | G] with the solutions as queries, and what reads G alone.
+  ChunkedLinear both(const Tensor& solution, const Decay& decay) const {
+    return {.q = solution, .k = k * beta, .v = at::cat({k, v}, -1), .decay = decay, .states = states};
+  }
+  ChunkedLinear values(const Tensor& solution, const Decay& decay) const {
+    return {.q = solution,
+            .k = k * beta,
+            .v = v,
+            .decay = decay,
+            .states = states.defined() ? states.narrow(-1, k.size(3), v.size(3)) : Tensor()};
+  }
+};
+
+class MesaFunction : public torch::autograd::Function<MesaFunction> {
+ public:
+  static variable_list forward(AutogradContext* context, const Tensor& q, const Tensor& k, const Tensor& v,
+                               const Tensor& g, const Tensor& beta, const Tensor& lambda, const Tensor& state,
+                               int64_t iterations, int64_t chunk) {
+    Chunks x{.k = to_chunks(k, chunk),
+             .v = to_chunks(v, chunk),
+             .g = to_chunks(g, chunk),
+             .beta = to_chunks(beta, chunk).unsqueeze(-1),
+             .lambda = lambda.contiguous(),
+             .iterations = iterations};
+    const Decay decay = make_decay(x.g);
+    ChunkedLinear written = x.both({}, decay);
+    add_states(written, state.flatten(0, 1));
+    x.states = written.states;
+    const Tensor solution = solve(x.system(decay), to_chunks(q, chunk));
+    const Tensor o = chunked_linear_forward(x.values(solution, decay));
+    context->save_for_backward({x.k, x.v, x.g, x.beta, x.lambda, x.states, solution});
+    context->saved_data["iterations"] = iterations;
+    context->saved_data["batch"] = q.size(0);
+    context->saved_data["time"] = q.size(1);
+    return {from_chunks(o, q.size(0), q.size(1)), x.states.select(1, x.k.size(1)).clone().view_as(state)};
+  }
+
+  static variable_list backward(AutogradContext* context, variable_list gradients) {
+    const variable_list saved = context->get_saved_variables();
+    const Chunks x{
+        saved[0], saved[1], saved[2], saved[3], saved[4], saved[5], context->saved_data["iterations"].toInt()};
+    const Tensor& solution = saved[6];
+    const int64_t batch = context->saved_data["batch"].toInt(), time = context->saved_data["time"].toInt();
+    const Decay decay = make_decay(x.g);
+    const Tensor d_o = to_chunks(gradients[0], x.k.size(2));
+    const Tensor y = solve(x.system(decay), chunked_linear_backward_q(x.values(solution, decay), d_o));
+    const Tensor d_lambda =
+        (y * solution).view({batch, x.lambda.size(0), -1, x.k.size(3)}).sum(at::IntArrayRef{0, 2}).neg_();
+    const ChunkedLinearGradients d =
+        chunked_linear_backward(x.both(solution, decay), at::cat({y.neg(), d_o}, -1), gradients[1].flatten(0, 1));
+    const Tensor d_k = (d.d_k * x.beta).add_(d.d_v.narrow(-1, 0, x.k.size(3)));
+    const auto back = [&](const Tensor& z) { return from_chunks(z, batch, time); };
+    return ops::once_differentiable(
+        kOp, {back(y), back(d_k), back(d.d_v.narrow(-1, x.k.size(3), x.v.size(3))), back(d.d_g),
+              back(row_dots(x.k, d.d_k)), d_lambda, d.d_start.reshape(gradients[1].sizes()), Tensor(), Tensor()});
+  }
+};
+
+MesaInputs prepare(const MesaInputs& in) {
+  check_recurrence(kOp, in.q, in.k, in.v, {}, in.chunk);
+  check_gate(kOp, "g", in.g, in.q);
+  check_gate(kOp, "beta", in.beta, in.q);
+  const int64_t batch = in.q.size(0), heads = in.q.size(2), dim = in.q.size(3), width = dim + in.v.size(3);
+  check(in.lambda.sizes() == at::IntArrayRef({heads, dim}), kOp, "lambda has shape ", in.lambda.sizes(), "; must be [",
+        heads, ", ", dim, "]");
+  check(in.iterations >= 1, kOp, "iterations is ", in.iterations, "; must be at least 1");
+  check(!in.state.defined() || in.state.sizes() == at::IntArrayRef({batch, heads, dim, width}), kOp,
+        "state has the wrong shape; must be [", batch, ", ", heads, ", ", dim, ", ", width, "]");
+  const at::ScalarType type = wide_type(in.q);
+  return {.q = in.q.to(type),
+          .k = in.k.to(type),
+          .v = in.v.to(type),
+          .g = in.g.to(type),
+          .beta = in.beta.to(type),
+          .lambda = in.lambda.to(type),
+          .state = in.state.defined() ? in.state.to(type)
+                                      : at::zeros({batch, heads, dim, width}, in.q.options().dtype(type)),
+          .iterations = in.iterations,
+          .chunk = std::max<int64_t>(1, std::min(in.chunk, in.q.size(1)))};
+}
+
+}  // namespace
+
+RecurrenceResult mesa(const MesaInputs& inputs) {
+  const MesaInputs in = prepare(inputs);
+  if (in.q.numel() == 0 || in.v.numel() == 0 || !has_loops(in.q)) return mesa_recurrent(inputs);
+  const variable_list outputs =
+      MesaFunction::apply(in.q, in.k, in.v, in.g, in.beta, in.lambda, in.state, in.iterations, in.chunk);
+  return {.o = outputs[0].to(inputs.q.scalar_type()), .state = outputs[1]};
+}
+
+RecurrenceResult mesa_recurrent(const MesaInputs& inputs) {
+  const MesaInputs in = prepare(inputs);
+  const int64_t dim = in.q.size(3);
+  Tensor state = in.state;
+  std::vector<Tensor> outputs;
+  for (int64_t t = 0; t < in.q.size(1); ++t) {
+    const auto gate = [&](const Tensor& x) { return x.select(1, t).unsqueeze(-1).unsqueeze(-1); };
+    const Tensor k = in.k.select(1, t), written = at::cat({k, in.v.select(1, t)}, -1);
+    state = gate(in.g).exp() * state + gate(in.beta) * k.unsqueeze(-1) * written.unsqueeze(-2);
+    const Tensor h = state.narrow(-1, 0, dim).transpose(-1, -2) + at::diag_embed(in.lambda);
+    const Tensor solution = at::linalg_solve(h, in.q.select(1, t).unsqueeze(-1));
+    outputs.push_back(at::matmul(solution.transpose(-1, -2), state.narrow(-1, dim, in.v.size(3))).squeeze(-2));
+  }
+  const Tensor o = outputs.empty() ? at::zeros_like(in.v) : at::stack(outputs, 1);
+  return {.o = o.to(inputs.q.scalar_type()), .state = state};
+}
+
+}  // namespace ovq::nn

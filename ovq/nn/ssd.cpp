@@ -1,0 +1,68 @@
+#include "ovq/nn/ssd.h"
+
+#include <vector>
+
+#include "ovq/nn/recurrence.h"
+
+namespace ovq::nn {
+namespace {
+
+using at::Tensor;
+using kernels::check;
+
+constexpr const char* kOp = "ssd";
+
+void check_inputs(const SsdInputs& in) {
+  check(in.x.dim() == 4, kOp, "x has ", in.x.dim(), " dimensions; must have 4: [batch, time, heads, dim]");
+  check(in.b.dim() == 4 && in.b.sizes().slice(0, 2) == in.x.sizes().slice(0, 2), kOp, "b has shape ", in.b.sizes(),
+        "; must be [", in.x.size(0), ", ", in.x.size(1), ", groups, state]");
+  check(in.c.sizes() == in.b.sizes(), kOp, "c has shape ", in.c.sizes(), "; must equal b's ", in.b.sizes());
+  check(in.b.size(2) >= 1 && in.x.size(2) % in.b.size(2) == 0, kOp, "b has ", in.b.size(2), " groups; must divide x's ",
+        in.x.size(2), " heads");
+  check_gate(kOp, "dt", in.dt, in.x);
+  check(in.a.dim() == 1 && in.a.size(0) == in.x.size(2), kOp, "a has shape ", in.a.sizes(), "; must be [", in.x.size(2),
+        "]");
+  check(in.d.sizes() == in.a.sizes(), kOp, "d has shape ", in.d.sizes(), "; must be [", in.x.size(2), "]");
+}
+
+// [B, T, G, N] -> [B, T, H, N]
+Tensor for_heads(const Tensor& x, int64_t heads) {
+  const int64_t groups = x.size(2);
+  if (groups == heads) return x;
+  return x.unsqueeze(3).expand({x.size(0), x.size(1), groups, heads / groups, x.size(3)}).flatten(2, 3);
+}
+
+}  // namespace
+
+RecurrenceResult ssd(const SsdInputs& in) {
+  check_inputs(in);
+  const at::ScalarType type = wide_type(in.x);
+  const int64_t heads = in.x.size(2);
+  const Tensor x = in.x.to(type), dt = in.dt.to(type);
+  RecurrenceResult result = linear_attention({.q = for_heads(in.c, heads).to(type),
+                                              .k = for_heads(in.b, heads).to(type),
+                                              .v = x * dt.unsqueeze(-1),
+                                              .g = dt * in.a,
+                                              .state = in.state,
+                                              .scale = 1.0,
+                                              .chunk = in.chunk});
+  result.o = (result.o + x * in.d.unsqueeze(-1)).to(in.x.scalar_type());
+  return result;
+}
+
+RecurrenceResult ssd_recurrent(const SsdInputs& in) {
+  check_inputs(in);
+  const at::ScalarType type = wide_type(in.x);
+  const Tensor b = for_heads(in.b, in.x.size(2)).to(type), c = for_heads(in.c, in.x.size(2)).to(type);
+  Tensor state = state_or_zeros(in.state, b, in.x, type);
+  std::vector<Tensor> outputs;
+  for (int64_t t = 0; t < in.x.size(1); ++t) {
+    const Tensor x = in.x.select(1, t).to(type), dt = in.dt.select(1, t).to(type).unsqueeze(-1).unsqueeze(-1);
+    state = (dt * in.a.unsqueeze(-1).unsqueeze(-1)).exp() * state + dt * b.select(1, t).unsqueeze(-1) * x.unsqueeze(-2);
+    outputs.push_back(at::matmul(c.select(1, t).unsqueeze(-2), state).squeeze(-2) + in.d.unsqueeze(-1) * x);
+  }
+  const Tensor o = outputs.empty() ? at::zeros_like(in.x) : at::stack(outputs, 1);
+  return {.o = o.to(in.x.scalar_type()), .state = state};
+}
+
+}  // namespace ovq::nn
