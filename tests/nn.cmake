@@ -11,3 +11,4 @@ endfunction()
 
 ovq_add_nn_test(layers_test layers_test.cpp)
 ovq_add_nn_test(recurrences_test recurrences_test.cpp)
+ovq_add_nn_test(linear_mixers_test linear_mixers_test.cpp)

@@ -203,7 +203,7 @@ GatedDeltaInputs prepare(const GatedDeltaInputs& in) {
   return {.q = in.q.to(type),
           .k = in.k.to(type),
           .v = in.v.to(type),
-          .g = in.g.to(type),
+          .g = restarted(in.g.to(type), in.starts),
           .beta = in.beta.to(type),
           .state = state_or_zeros(in.state, in.q, in.v, type),
           .chunk = std::max<int64_t>(1, std::min(in.chunk, in.q.size(1)))};

@@ -11,11 +11,12 @@
 namespace ovq::nn {
 
 struct GatedDeltaInputs {
-  at::Tensor q, k;   // [B, T, H, dk], rows of norm one
-  at::Tensor v;      // [B, T, H, dv]
-  at::Tensor g;      // log of the decays [B, T, H], at most 0
-  at::Tensor beta;   // [B, T, H], in [0, 1]
-  at::Tensor state;  // before the first token, [B, H, dk, dv]; undefined: zeros
+  at::Tensor q, k;    // [B, T, H, dk], rows of norm one
+  at::Tensor v;       // [B, T, H, dv]
+  at::Tensor g;       // log of the decays [B, T, H], at most 0
+  at::Tensor beta;    // [B, T, H], in [0, 1]
+  at::Tensor state;   // before the first token, [B, H, dk, dv]; undefined: zeros
+  at::Tensor starts;  // tokens before which the state is forgotten: packed sequences; undefined: none
   int64_t chunk = 64;
 };
 

@@ -61,12 +61,14 @@ Prepared prepare(const LinearAttentionInputs& in) {
   check_recurrence(kOp, in.q, in.k, in.v, in.state, in.chunk);
   if (in.g.defined()) check_gate(kOp, "g", in.g, in.q);
   const at::ScalarType type = wide_type(in.q);
-  return {.q = in.q.to(type),
-          .k = in.k.to(type),
-          .v = in.v.to(type),
-          .g = in.g.defined() ? in.g.to(type) : at::zeros(in.q.sizes().slice(0, 3), in.q.options().dtype(type)),
-          .state = state_or_zeros(in.state, in.q, in.v, type),
-          .scale = in.scale.value_or(1 / std::sqrt(static_cast<double>(in.q.size(3))))};
+  return {
+      .q = in.q.to(type),
+      .k = in.k.to(type),
+      .v = in.v.to(type),
+      .g = restarted(in.g.defined() ? in.g.to(type) : at::zeros(in.q.sizes().slice(0, 3), in.q.options().dtype(type)),
+                     in.starts),
+      .state = state_or_zeros(in.state, in.q, in.v, type),
+      .scale = in.scale.value_or(1 / std::sqrt(static_cast<double>(in.q.size(3))))};
 }
 
 RecurrenceResult step(const Prepared& in) {

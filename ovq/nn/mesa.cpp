@@ -201,7 +201,7 @@ MesaInputs prepare(const MesaInputs& in) {
   return {.q = in.q.to(type),
           .k = in.k.to(type),
           .v = in.v.to(type),
-          .g = in.g.to(type),
+          .g = restarted(in.g.to(type), in.starts),
           .beta = in.beta.to(type),
           .lambda = in.lambda.to(type),
           .state = in.state.defined() ? in.state.to(type)

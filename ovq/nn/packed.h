@@ -16,6 +16,17 @@ inline std::vector<int64_t> offsets_of(const c10::optional<at::Tensor>& cu_seqle
   return {flat.data_ptr<int64_t>(), flat.data_ptr<int64_t>() + flat.numel()};
 }
 
+// The first token of each sequence, as indices on x's device; undefined: not packed
+inline at::Tensor starts_of(const char* op, const at::Tensor& x, const c10::optional<at::Tensor>& cu_seqlens) {
+  const std::vector<int64_t> offsets = offsets_of(cu_seqlens);
+  if (offsets.empty()) return {};
+  std::vector<int64_t> starts;
+  for (const auto& sequence : kernels::check_sequences(op, x.size(0), x.size(1), offsets)) {
+    if (sequence.length > 0) starts.push_back(sequence.first);
+  }
+  return at::tensor(starts, at::kLong).to(x.device());
+}
+
 // body(x [1, length, ...]) for each sequence of x [1, T, ...], results side by side along time
 template <class Body>
 at::Tensor for_each_sequence(const char* op, const at::Tensor& x, const std::vector<int64_t>& cu_seqlens, Body&& body) {

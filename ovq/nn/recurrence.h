@@ -36,6 +36,11 @@ inline at::Tensor state_or_zeros(const at::Tensor& state, const at::Tensor& q, c
   return at::zeros({q.size(0), q.size(2), q.size(3), v.size(3)}, q.options().dtype(type));
 }
 
+// g [B, T, H] with the state forgotten before each of the tokens `starts`: e^-1000 is zero, in double too.
+inline at::Tensor restarted(const at::Tensor& g, const at::Tensor& starts) {
+  return starts.defined() ? g.index_fill(1, starts, -1000.0) : g;
+}
+
 // One token and nothing to differentiate: the formula itself is the fastest way.
 inline bool decodes(const at::Tensor& q) { return q.size(1) == 1 && !at::GradMode::is_enabled(); }
 

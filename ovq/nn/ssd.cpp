@@ -45,6 +45,7 @@ RecurrenceResult ssd(const SsdInputs& in) {
                                               .g = dt * in.a,
                                               .state = in.state,
                                               .scale = 1.0,
+                                              .starts = in.starts,
                                               .chunk = in.chunk});
   result.o = (result.o + x * in.d.unsqueeze(-1)).to(in.x.scalar_type());
   return result;
@@ -54,6 +55,7 @@ RecurrenceResult ssd_recurrent(const SsdInputs& in) {
   check_inputs(in);
   const at::ScalarType type = wide_type(in.x);
   const Tensor b = for_heads(in.b, in.x.size(2)).to(type), c = for_heads(in.c, in.x.size(2)).to(type);
+  const Tensor decays = restarted(in.dt.to(type) * in.a, in.starts).exp().unsqueeze(-1).unsqueeze(-1);
   Tensor state = state_or_zeros(in.state, b, in.x, type);
   std::vector<Tensor> outputs;
   for (int64_t t = 0; t < in.x.size(1); ++t) {

@@ -8,12 +8,13 @@
 namespace ovq::nn {
 
 struct SsdInputs {
-  at::Tensor x;      // [B, T, H, P]
-  at::Tensor dt;     // steps [B, T, H], positive
-  at::Tensor a;      // A [H], negative
-  at::Tensor b, c;   // [B, T, G, N]; heads take groups in order, H / G heads each
-  at::Tensor d;      // D [H]
-  at::Tensor state;  // before the first token, [B, H, N, P]; undefined: zeros
+  at::Tensor x;       // [B, T, H, P]
+  at::Tensor dt;      // steps [B, T, H], positive
+  at::Tensor a;       // A [H], negative
+  at::Tensor b, c;    // [B, T, G, N]; heads take groups in order, H / G heads each
+  at::Tensor d;       // D [H]
+  at::Tensor state;   // before the first token, [B, H, N, P]; undefined: zeros
+  at::Tensor starts;  // tokens before which the state is forgotten: packed sequences; undefined: none
   int64_t chunk = 64;
 };
 

@@ -1,0 +1,37 @@
+// Plain linear attention, the simplest layer with a state of fixed size:
+//   q, k, v = silu(conv(W x)), q and k of norm one per head;  y = W_o RMSNorm(linear_attention(q, k, v))
+#pragma once
+
+#include "ovq/nn/mixer.h"
+#include "ovq/nn/rms_norm.h"
+#include "ovq/nn/short_convolution.h"
+
+namespace ovq::nn {
+
+struct LinearAttentionMixerOptions {
+  int64_t width = 0;
+  int64_t heads = 0;
+  int64_t key_dim = 128;    // per head
+  int64_t value_dim = 128;  // per head
+  int64_t conv_width = 4;
+  int64_t chunk = 64;
+};
+
+class LinearAttentionMixer : public Mixer {
+ public:
+  explicit LinearAttentionMixer(const LinearAttentionMixerOptions& options);
+
+  int64_t state_bytes(int64_t tokens) const override;
+  const LinearAttentionMixerOptions& options() const { return options_; }
+
+ protected:
+  Tensor mix(const Tensor& x, MixerState* state, const OptionalTensor& cu_seqlens) override;
+
+ private:
+  LinearAttentionMixerOptions options_;
+  torch::nn::Linear q_proj_, k_proj_, v_proj_, o_proj_;
+  ShortConvolution conv_q_, conv_k_, conv_v_;
+  RMSNorm norm_;
+};
+
+}  // namespace ovq::nn

@@ -1,0 +1,81 @@
+#include "ovq/nn/mamba2.h"
+
+#include "ovq/nn/packed.h"
+#include "ovq/nn/parameters.h"
+#include "ovq/nn/ssd.h"
+
+namespace ovq::nn {
+namespace {
+
+using kernels::check;
+
+constexpr const char* kOp = "mamba2";
+
+Mamba2Options completed(Mamba2Options options) {
+  check_positive(kOp, "width", options.width);
+  check_positive(kOp, "head_dim", options.head_dim);
+  check_positive(kOp, "expand", options.expand);
+  check_positive(kOp, "state", options.state);
+  check_positive(kOp, "groups", options.groups);
+  check_positive(kOp, "conv_width", options.conv_width);
+  check_positive(kOp, "chunk", options.chunk);
+  const int64_t inner = options.expand * options.width;
+  check(inner % options.head_dim == 0, kOp, "head_dim is ", options.head_dim, "; must divide expand * width, ", inner);
+  if (options.heads == 0) options.heads = inner / options.head_dim;
+  check(options.heads * options.head_dim == inner, kOp, "heads is ", options.heads,
+        "; must be expand * width / head_dim, ", inner / options.head_dim);
+  check(options.heads % options.groups == 0, kOp, "groups is ", options.groups, "; must divide the heads, ",
+        options.heads);
+  return options;
+}
+
+}  // namespace
+
+Mamba2::Mamba2(const Mamba2Options& options)
+    : options_(completed(options)),
+      in_proj_(make_projection(options_.width, inner() + convolved() + options_.heads)),
+      out_proj_(make_projection(inner(), options_.width)),
+      conv_(ShortConvolutionOptions{
+          .channels = convolved(), .width = options_.conv_width, .bias = true, .activation = Activation::silu}),
+      A_log_(initial_a_log(options_.heads, 1, 16)),
+      dt_bias_(initial_dt_bias(options_.heads)),
+      D_(at::ones({options_.heads})),
+      norm_(inner()) {
+  register_module("in_proj", in_proj_);
+  register_module("out_proj", out_proj_);
+  register_module("conv", conv_);
+  A_log_ = register_parameter("A_log", A_log_);
+  dt_bias_ = register_parameter("dt_bias", dt_bias_);
+  D_ = register_parameter("D", D_);
+  register_module("norm", norm_);
+}
+
+int64_t Mamba2::state_bytes(int64_t) const {
+  return 4 * (inner() * options_.state + (options_.conv_width - 1) * convolved());
+}
+
+Tensor Mamba2::mix(const Tensor& u, MixerState* state, const OptionalTensor& cu_seqlens) {
+  check_width(kOp, u, options_.width);
+  const Tensor starts = starts_of(kOp, u, cu_seqlens);
+  const std::vector<Tensor> parts = in_proj_->forward(u).split_with_sizes({inner(), convolved(), options_.heads}, -1);
+  const Tensor& z = parts[0];
+  const Tensor xbc = state ? conv_->forward(parts[1], state->tensors["conv"]) : conv_->forward(parts[1], cu_seqlens);
+  const int64_t shared = options_.groups * options_.state;
+  const std::vector<Tensor> inputs = xbc.split_with_sizes({inner(), shared, shared}, -1);
+  const RecurrenceResult result = ssd({.x = inputs[0].unflatten(-1, {options_.heads, options_.head_dim}),
+                                       .dt = at::softplus(parts[2] + dt_bias_),
+                                       .a = -A_log_.exp(),
+                                       .b = inputs[1].unflatten(-1, {options_.groups, options_.state}),
+                                       .c = inputs[2].unflatten(-1, {options_.groups, options_.state}),
+                                       .d = D_,
+                                       .state = state ? state->tensors["state"] : Tensor(),
+                                       .starts = starts,
+                                       .chunk = options_.chunk});
+  if (state) {
+    state->tensors["state"] = result.state;
+    state->position += u.size(1);
+  }
+  return out_proj_->forward(norm_->forward(result.o.flatten(2) * at::silu(z)));
+}
+
+}  // namespace ovq::nn

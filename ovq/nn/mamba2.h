@@ -1,0 +1,44 @@
+// Mamba-2 (arXiv 2405.21060):
+//   [z | xBC | dt] = W_in u;  [x | B | C] = silu(conv(xBC) + bias)
+//   y = ssd(x, softplus(dt + dt_bias), -exp(A_log), B, C, D);  output W_out RMSNorm(y . silu(z))
+#pragma once
+
+#include "ovq/nn/mixer.h"
+#include "ovq/nn/rms_norm.h"
+#include "ovq/nn/short_convolution.h"
+
+namespace ovq::nn {
+
+struct Mamba2Options {
+  int64_t width = 0;
+  int64_t heads = 0;  // 0: expand * width / head_dim
+  int64_t head_dim = 64;
+  int64_t expand = 1;  // heads * head_dim / width
+  int64_t state = 64;  // per channel
+  int64_t groups = 1;  // of heads that share B and C
+  int64_t conv_width = 4;
+  int64_t chunk = 64;
+};
+
+class Mamba2 : public Mixer {
+ public:
+  explicit Mamba2(const Mamba2Options& options);
+
+  int64_t state_bytes(int64_t tokens) const override;
+  const Mamba2Options& options() const { return options_; }  // with heads filled in
+
+ protected:
+  Tensor mix(const Tensor& x, MixerState* state, const OptionalTensor& cu_seqlens) override;
+
+ private:
+  int64_t inner() const { return options_.heads * options_.head_dim; }
+  int64_t convolved() const { return inner() + 2 * options_.groups * options_.state; }
+
+  Mamba2Options options_;
+  torch::nn::Linear in_proj_, out_proj_;
+  ShortConvolution conv_;
+  Tensor A_log_, dt_bias_, D_;  // [heads]
+  RMSNorm norm_;
+};
+
+}  // namespace ovq::nn

@@ -1,0 +1,40 @@
+// MesaNet (arXiv 2506.05233):
+//   q, k = silu(conv(W x)) of norm one per head;  v = W_v x;  beta = sigmoid(W_b x + b)
+//   g = logsigmoid(W_a x + b);  y = W_o RMSNorm(mesa(q, k, v, g, beta, softplus(lambda) + 0.25))
+#pragma once
+
+#include "ovq/nn/mixer.h"
+#include "ovq/nn/rms_norm.h"
+#include "ovq/nn/short_convolution.h"
+
+namespace ovq::nn {
+
+struct MesaNetOptions {
+  int64_t width = 0;
+  int64_t heads = 0;
+  int64_t key_dim = 128;    // per head
+  int64_t value_dim = 128;  // per head
+  int64_t conv_width = 4;
+  int64_t iterations = 30;  // of conjugate gradients
+  int64_t chunk = 64;
+};
+
+class MesaNet : public Mixer {
+ public:
+  explicit MesaNet(const MesaNetOptions& options);
+
+  int64_t state_bytes(int64_t tokens) const override;
+  const MesaNetOptions& options() const { return options_; }
+
+ protected:
+  Tensor mix(const Tensor& x, MixerState* state, const OptionalTensor& cu_seqlens) override;
+
+ private:
+  MesaNetOptions options_;
+  torch::nn::Linear q_proj_, k_proj_, v_proj_, a_proj_, b_proj_, o_proj_;
+  ShortConvolution conv_q_, conv_k_;
+  Tensor lambda_;  // [heads, key_dim]
+  RMSNorm norm_;
+};
+
+}  // namespace ovq::nn
