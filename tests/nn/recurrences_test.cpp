@@ -216,6 +216,58 @@ TEST_P(Recurrences, BadShapesAreNamed) {
 INSTANTIATE_TEST_SUITE_P(, Recurrences, testing::ValuesIn(recurrences()),
                          [](const auto& info) { return info.param.name; });
 
+// A start forgets what was before it, in both forms.
+TEST(Restarts, EqualSequencesAlone) {
+  torch::manual_seed(9);
+  const Sizes s{.time = 100};
+  const Tensor q = unit({2, 100, 2, 8}), k = unit({2, 100, 2, 8}), v = normal({2, 100, 2, 5}), g = decays(s);
+  const Tensor beta = at::rand({2, 100, 2}, kDouble), lambda = at::ones({2, 8}, kDouble), a = -at::ones({2}, kDouble);
+  const Tensor starts = at::tensor({0, 30, 31, 70});
+  const auto expect = [&](const auto& run, const char* name) {
+    const Tensor whole = run(0, 100, starts);
+    for (const auto& [begin, end] : {std::pair{0, 30}, {30, 31}, {31, 70}, {70, 100}}) {
+      EXPECT_TRUE(close(whole.slice(1, begin, end), run(begin, end, Tensor()), 1e-9)) << name << " from " << begin;
+    }
+  };
+  for (const bool tokens : {false, true}) {
+    expect(
+        [&](int64_t begin, int64_t end, const Tensor& starts) {
+          const auto cut = [&](const Tensor& x) { return x.slice(1, begin, end); };
+          const GatedDeltaInputs in{
+              .q = cut(q), .k = cut(k), .v = cut(v), .g = cut(g), .beta = cut(beta), .starts = starts};
+          return (tokens ? gated_delta_recurrent(in) : gated_delta(in)).o;
+        },
+        "gated_delta");
+    expect(
+        [&](int64_t begin, int64_t end, const Tensor& starts) {
+          const auto cut = [&](const Tensor& x) { return x.slice(1, begin, end); };
+          const LinearAttentionInputs in{.q = cut(q), .k = cut(k), .v = cut(v), .starts = starts};
+          return (tokens ? linear_attention_recurrent(in) : linear_attention(in)).o;
+        },
+        "linear_attention");
+    expect(
+        [&](int64_t begin, int64_t end, const Tensor& starts) {
+          const auto cut = [&](const Tensor& x) { return x.slice(1, begin, end); };
+          const SsdInputs in{.x = cut(v), .dt = cut(beta), .a = a, .b = cut(k), .c = cut(q), .d = a, .starts = starts};
+          return (tokens ? ssd_recurrent(in) : ssd(in)).o;
+        },
+        "ssd");
+    expect(
+        [&](int64_t begin, int64_t end, const Tensor& starts) {
+          const auto cut = [&](const Tensor& x) { return x.slice(1, begin, end); };
+          const MesaInputs in{.q = cut(q),
+                              .k = cut(k),
+                              .v = cut(v),
+                              .g = cut(g),
+                              .beta = cut(beta),
+                              .lambda = lambda,
+                              .starts = starts};
+          return (tokens ? mesa_recurrent(in) : mesa(in)).o;
+        },
+        "mesa");
+  }
+}
+
 // Repeated keys written at full strength: the worst case for the inverse.
 TEST(GatedDelta, RepeatedKeys) {
   torch::manual_seed(8);
