@@ -10,8 +10,6 @@ namespace ovq::nn {
 // Decays and states are computed in float at least.
 inline at::ScalarType wide_type(const at::Tensor& x) { return at::promote_types(x.scalar_type(), at::kFloat); }
 
-inline at::Tensor wide(const at::Tensor& x, at::ScalarType type) { return x.defined() ? x.to(type) : x; }
-
 inline void check_recurrence(const char* op, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                              const at::Tensor& state, int64_t chunk) {
   using kernels::check;
@@ -38,7 +36,7 @@ inline at::Tensor state_or_zeros(const at::Tensor& state, const at::Tensor& q, c
 
 // g [B, T, H] with the state forgotten before each of the tokens `starts`: e^-1000 is zero, in double too.
 inline at::Tensor restarted(const at::Tensor& g, const at::Tensor& starts) {
-  return starts.defined() ? g.index_fill(1, starts, -1000.0) : g;
+  return starts.defined() ? g.index_fill(1, starts.to(at::kLong), -1000.0) : g;
 }
 
 // One token and nothing to differentiate: the formula itself is the fastest way.

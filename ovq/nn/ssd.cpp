@@ -60,7 +60,7 @@ RecurrenceResult ssd_recurrent(const SsdInputs& in) {
   std::vector<Tensor> outputs;
   for (int64_t t = 0; t < in.x.size(1); ++t) {
     const Tensor x = in.x.select(1, t).to(type), dt = in.dt.select(1, t).to(type).unsqueeze(-1).unsqueeze(-1);
-    state = (dt * in.a.unsqueeze(-1).unsqueeze(-1)).exp() * state + dt * b.select(1, t).unsqueeze(-1) * x.unsqueeze(-2);
+    state = decays.select(1, t) * state + dt * b.select(1, t).unsqueeze(-1) * x.unsqueeze(-2);
     outputs.push_back(at::matmul(c.select(1, t).unsqueeze(-2), state).squeeze(-2) + in.d.unsqueeze(-1) * x);
   }
   const Tensor o = outputs.empty() ? at::zeros_like(in.x) : at::stack(outputs, 1);
