@@ -194,4 +194,12 @@ std::shared_ptr<nn::Mixer> make_mixer(const MixerOptions& options) {
   return mixer;
 }
 
+MixerOptions options_of(const nn::Mixer& mixer) {
+  MixerOptions options;
+  for_each_kind([&](auto kind) {
+    if (const auto* own = dynamic_cast<const typename decltype(kind)::Mixer*>(&mixer)) options = own->options();
+  });
+  return options;
+}
+
 }  // namespace ovq::models

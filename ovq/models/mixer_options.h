@@ -33,5 +33,7 @@ MixerOptions mixer_from_json(const nlohmann::json& object, int64_t width, const 
 nlohmann::json to_json(const MixerOptions& options);
 
 std::shared_ptr<nn::Mixer> make_mixer(const MixerOptions& options);
+// What a mixer is made of, with the defaults that depend on other options filled in.
+MixerOptions options_of(const nn::Mixer& mixer);
 
 }  // namespace ovq::models

@@ -107,28 +107,27 @@ std::shared_ptr<LanguageModel> load_model(const std::filesystem::path& directory
   return model;
 }
 
-void ModelState::save(const std::filesystem::path& path) const {
-  NamedTensors tensors;
-  files::Metadata metadata = {{"ovq.state_layers", std::to_string(layers.size())}};
+PackedState pack(const ModelState& state) {
+  const std::vector<nn::MixerState>& layers = state.layers;
+  PackedState packed{.metadata = {{"ovq.state_layers", std::to_string(layers.size())}}};
   for (size_t layer = 0; layer < layers.size(); ++layer) {
     const std::string prefix = "layers." + std::to_string(layer) + ".";
-    metadata[prefix + "position"] = std::to_string(layers[layer].position);
-    for (const auto& [name, tensor] : layers[layer].tensors) tensors[prefix + name] = tensor;
-    if (layers[layer].ovq) tensors[prefix + "ovq"] = layers[layer].ovq->to_bytes();
+    packed.metadata[prefix + "position"] = std::to_string(layers[layer].position);
+    for (const auto& [name, tensor] : layers[layer].tensors) packed.tensors[prefix + name] = tensor;
+    if (layers[layer].ovq) packed.tensors[prefix + "ovq"] = layers[layer].ovq->to_bytes();
   }
-  save_tensors(path, tensors, metadata);
+  return packed;
 }
 
-ModelState ModelState::load(const std::filesystem::path& path) {
-  const LoadedTensors loaded = load_tensors(path);
+ModelState unpack(const PackedState& packed, const std::string& source) {
   const auto number = [&](const std::string& key) {
-    const auto at = loaded.metadata.find(key);
+    const auto at = packed.metadata.find(key);
     int64_t value = -1;
     try {
-      if (at != loaded.metadata.end()) value = std::stoll(at->second);
+      if (at != packed.metadata.end()) value = std::stoll(at->second);
     } catch (const std::exception&) {
     }
-    if (value < 0) throw std::runtime_error(path.string() + " is not a model's state: no valid " + key);
+    if (value < 0) throw std::runtime_error(source + " is not a model's state: no valid " + key);
     return value;
   };
   ModelState state;
@@ -137,7 +136,7 @@ ModelState ModelState::load(const std::filesystem::path& path) {
     const std::string prefix = "layers." + std::to_string(layer) + ".";
     nn::MixerState& own = state.layers.emplace_back();
     own.position = number(prefix + "position");
-    for (auto at = loaded.tensors.lower_bound(prefix); at != loaded.tensors.end() && at->first.starts_with(prefix);
+    for (auto at = packed.tensors.lower_bound(prefix); at != packed.tensors.end() && at->first.starts_with(prefix);
          ++at) {
       const std::string name = at->first.substr(prefix.size());
       if (name == "ovq") {
@@ -148,6 +147,16 @@ ModelState ModelState::load(const std::filesystem::path& path) {
     }
   }
   return state;
+}
+
+void ModelState::save(const std::filesystem::path& path) const {
+  const PackedState packed = pack(*this);
+  save_tensors(path, packed.tensors, packed.metadata);
+}
+
+ModelState ModelState::load(const std::filesystem::path& path) {
+  LoadedTensors loaded = load_tensors(path);
+  return unpack({std::move(loaded.tensors), std::move(loaded.metadata)}, path.string());
 }
 
 }  // namespace ovq::models

@@ -28,6 +28,15 @@ LoadedTensors load_tensors(const std::filesystem::path& file);
 // to <- from: the same names and shapes, or std::runtime_error naming `file` and what differs, and nothing has changed.
 void assign_tensors(const NamedTensors& to, const NamedTensors& from, const std::filesystem::path& file);
 
+// A state as what its file holds: tensors, which are the state's own, and numbers as text. `source` is what errors
+// name.
+struct PackedState {
+  NamedTensors tensors;
+  files::Metadata metadata;
+};
+PackedState pack(const ModelState& state);
+ModelState unpack(const PackedState& packed, const std::string& source);
+
 void save_model(const LanguageModel& model, const std::filesystem::path& directory);
 std::shared_ptr<LanguageModel> load_model(const std::filesystem::path& directory);
 

@@ -2,6 +2,7 @@
 
     o = ovq.ovq_attention(q, k, v, beta, chunk=128, centroids=2048)
     layer = ovq.OVQAttention(dim=768, heads=6, centroids=2048)
+    model = ovq.LanguageModel.load("runs/recall/model")
 """
 
 from ._library import load as _load
@@ -9,8 +10,26 @@ from ._library import load as _load
 _load()
 
 from .functional import attention, ovq_attention, step
-from .modules import OVQAttention
+from .language_model import LanguageModel
+from .layer_states import MixerState, ModelState
+from .mixers import Attention, GatedDeltaNet, LinearAttention, Mamba2, MesaNet, Mixer, OVQAttention, VQAttention
 from .state import State
 
 __version__ = "0.1.0"
-__all__ = ["OVQAttention", "State", "attention", "ovq_attention", "step"]
+__all__ = [
+    "Attention",
+    "GatedDeltaNet",
+    "LanguageModel",
+    "LinearAttention",
+    "Mamba2",
+    "MesaNet",
+    "Mixer",
+    "MixerState",
+    "ModelState",
+    "OVQAttention",
+    "State",
+    "VQAttention",
+    "attention",
+    "ovq_attention",
+    "step",
+]

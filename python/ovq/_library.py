@@ -1,15 +1,15 @@
-"""Loads the compiled ops and calls them with Python's kinds of errors."""
+"""Loads the compiled library and calls it with Python's kinds of errors."""
 
 from pathlib import Path
-from typing import Any, Dict, Optional
+from typing import Any, Callable, Dict, Optional
 
 import torch
 
-LIBRARY = Path(__file__).absolute().parent / "libovq_ops.so"
+LIBRARY = Path(__file__).absolute().parent / "libovq_models.so"  # brings those of the layers and the ops
 
 
 def load() -> None:
-    """Registers torch.ops.ovq from the library beside this file."""
+    """Registers torch.ops.ovq and torch.classes.ovq from the library beside this file."""
     if not LIBRARY.is_file():
         raise ImportError(
             f"ovq: {LIBRARY} is missing; `pip install --no-build-isolation .` builds it, "
@@ -29,10 +29,15 @@ def default_options() -> Dict[str, Any]:
 
 def call(name: str, *arguments: Any, op: Optional[str] = None) -> Any:
     """torch.ops.ovq.<name>(*arguments). An argument of the wrong type is a TypeError that names `op`, or `name`."""
+    return invoke(op or name, getattr(torch.ops.ovq, name), *arguments)
+
+
+def invoke(op: str, function: Callable[..., Any], *arguments: Any) -> Any:
+    """function(*arguments), compiled. An argument of the wrong type is a TypeError that names `op`."""
     try:
-        return getattr(torch.ops.ovq, name)(*arguments)
+        return function(*arguments)
     except RuntimeError as error:
         message = str(error)
         if "Expected a value of type" not in message:
             raise
-        raise TypeError(f"[{op or name}] " + message.split("() ", 1)[-1].split("\n", 1)[0]) from None
+        raise TypeError(f"[{op}] " + message.split("() ", 1)[-1].split("\n", 1)[0]) from None

@@ -29,7 +29,7 @@ def test_order_of_imports(imports):
 
 def test_import_is_light():
     result = run("import time, torch; start = time.time(); import ovq; print(time.time() - start)")
-    assert float(result.stdout) < 2.0
+    assert float(result.stdout) < 2.0  # mostly 0.1; machines are busy
 
 
 def test_without_the_library(tmp_path):
@@ -38,7 +38,7 @@ def test_without_the_library(tmp_path):
         shutil.copy(file, tmp_path / "ovq")
     result = run("import ovq", tmp_path)
     assert result.returncode == 1 and "ImportError: ovq: " in result.stderr
-    assert "libovq_ops.so is missing" in result.stderr
-    (tmp_path / "ovq" / "libovq_ops.so").write_text("not a library")
+    assert "libovq_models.so is missing" in result.stderr
+    (tmp_path / "ovq" / "libovq_models.so").write_text("not a library")
     result = run("import ovq", tmp_path)
     assert result.returncode == 1 and "ImportError: ovq: cannot load" in result.stderr

@@ -25,7 +25,8 @@ def test_forward_state_and_step():
 
 
 def test_defaults_are_those_of_the_op():
-    assert ovq.OVQAttention(32, 4).options == ovq.state.DEFAULTS
+    options = ovq.OVQAttention(32, 4).options
+    assert {name: options[name] for name in ovq.state.DEFAULTS} == ovq.state.DEFAULTS
 
 
 def test_parameters_and_gradients():
@@ -42,12 +43,16 @@ def test_parameters_and_gradients():
     assert all(p.grad is not None and p.grad.abs().sum() > 0 for p in (*layer.parameters(), x))
 
 
-def test_beta_and_unit_norms():
-    layer, x = make_layer(), torch.randn(1, 5, 32)
-    q, k, _, beta = layer._inputs(x)
-    torch.testing.assert_close(q.norm(dim=-1), torch.ones(1, 5, 4))
-    torch.testing.assert_close(k.norm(dim=-1), torch.ones(1, 5, 2))
-    torch.testing.assert_close(beta, torch.full((4,), 8.0**0.5))
+def test_is_the_op_between_projections():
+    layer, x = make_layer(), torch.randn(2, 40, 32)
+
+    def heads(projection):
+        return (x @ projection.weight.T).unflatten(-1, (-1, 8))
+
+    q, k = (torch.nn.functional.normalize(heads(p), dim=-1) for p in (layer.q_proj, layer.k_proj))
+    o = ovq.ovq_attention(q, k, heads(layer.v_proj), layer.b * 8.0**0.5, chunk=8, centroids=12)
+    torch.testing.assert_close(layer(x), o.flatten(2) @ layer.o_proj.weight.T, rtol=1e-4, atol=1e-5)
+    assert torch.equal(layer.b, torch.ones(4))
 
 
 def test_packed():
@@ -81,11 +86,11 @@ def test_deepcopy_and_state_dict():
 
 
 def test_errors():
-    with pytest.raises(ValueError, match="must divide dim"):
+    with pytest.raises(ValueError, match="must divide width"):
         ovq.OVQAttention(30, 4)
     with pytest.raises(ValueError, match="must divide heads"):
         ovq.OVQAttention(32, 4, kv_heads=3)
     with pytest.raises(ValueError, match="must have 3"):
         make_layer()(torch.randn(20, 32))
-    with pytest.raises(ValueError, match="growth is 'quick'"):
+    with pytest.raises(ValueError, match='growth is "quick"; must be one of "plateau"'):
         make_layer(growth="quick")(torch.randn(1, 20, 32))

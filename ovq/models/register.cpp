@@ -1,0 +1,300 @@
+// TORCH_LIBRARY(ovq), continued: mixers, language models and their states as classes. The Python package puts modules
+// around them; their parameters and buffers are the C++ modules' own tensors, not copies.
+#include <torch/library.h>
+
+#include <nlohmann/json.hpp>
+
+#include "ovq/kernels/checks.h"
+#include "ovq/kernels/error.h"
+#include "ovq/models/generate.h"
+#include "ovq/models/presets.h"
+#include "ovq/models/weights.h"
+#include "ovq/nn/packed.h"
+
+namespace ovq::models {
+namespace {
+
+using nlohmann::json;
+using TensorDict = c10::Dict<std::string, Tensor>;
+using TextDict = c10::Dict<std::string, std::string>;
+
+// The state of a model, or with one layer that of a mixer.
+struct LayerStates : torch::CustomClassHolder {
+  LayerStates() = default;
+  explicit LayerStates(ModelState from) : state(std::move(from)) {}
+  ModelState state;
+};
+using StatesPtr = c10::intrusive_ptr<LayerStates>;
+
+// Methods of classes turn every exception of the standard library into a RuntimeError; bad input is a ValueError.
+template <class Body>
+auto with_value_errors(Body&& body) {
+  try {
+    return body();
+  } catch (const std::invalid_argument& error) {
+    C10_THROW_ERROR(ValueError, error.what());
+  }
+}
+
+json parsed(const std::string& text) {
+  try {
+    return json::parse(text);
+  } catch (const json::exception& error) {
+    throw std::invalid_argument(std::string("[config] not valid JSON: ") + error.what());
+  }
+}
+
+TensorDict to_dict(const torch::OrderedDict<std::string, Tensor>& tensors) {
+  TensorDict dict;
+  for (const auto& item : tensors) dict.insert(item.key(), item.value());
+  return dict;
+}
+
+TensorDict to_dict(const NamedTensors& tensors) {
+  TensorDict dict;
+  for (const auto& [name, tensor] : tensors) dict.insert(name, tensor);
+  return dict;
+}
+
+std::vector<std::string> names_of(const nn::MixerState& state) {
+  std::vector<std::string> names;
+  if (state.ovq) names.emplace_back("the dictionary of ovq");
+  for (const auto& [name, tensor] : state.tensors) names.push_back(name);
+  return names;
+}
+
+// A mixer that finds nothing it knows in a state begins anew and leaves its own there beside the other's.
+void check_kept_names(const nn::MixerState& state, const std::vector<std::string>& before) {
+  if (names_of(state) == before) return;
+  std::string text;
+  for (const std::string& name : before) text += (text.empty() ? "" : ", ") + name;
+  kernels::fail("mixer", "state is that of another mixer; it has ", text);
+}
+
+// What a forward that leaves `from` unchanged works on: with gradients tensors are replaced, without written to.
+ModelState to_continue(const ModelState& from) {
+  if (!at::GradMode::is_enabled()) return from.clone();
+  ModelState copy;
+  for (const nn::MixerState& layer : from.layers) {
+    nn::MixerState& own = copy.layers.emplace_back();
+    own.position = layer.position;
+    own.tensors = layer.tensors;
+    own.ovq = layer.ovq;
+  }
+  return copy;
+}
+
+class MixerHandle : public torch::CustomClassHolder {
+ public:
+  static constexpr const char* kOp = "mixer";
+
+  MixerHandle(const std::string& options, int64_t width)
+      : module_(make_mixer(mixer_from_json(parsed(options), width, ""))) {}
+
+  nn::Mixer& module() const { return *module_; }
+  json config() const { return to_json(options_of(*module_)); }
+  Tensor forward(const Tensor& x, const OptionalTensor& cu_seqlens) const { return module_->forward(x, cu_seqlens); }
+  Tensor forward(const Tensor& x, ModelState& state) const {
+    if (state.layers.empty()) state.layers.resize(1);
+    kernels::check(state.layers.size() == 1, "mixer", "state has ", state.layers.size(), " layers; must have 1");
+    return module_->forward(x, state.layers.front());
+  }
+  void set_centroids(int64_t centroids) const {
+    auto* ovq = dynamic_cast<nn::OvqAttention*>(module_.get());
+    kernels::check(ovq != nullptr, "mixer", "set_centroids is for ovq mixers; this one has no centroids");
+    ovq->set_centroids(centroids);
+  }
+
+ private:
+  std::shared_ptr<nn::Mixer> module_;
+};
+
+class ModelHandle : public torch::CustomClassHolder {
+ public:
+  static constexpr const char* kOp = "model";
+
+  explicit ModelHandle(const std::string& config)
+      : module_(std::make_shared<LanguageModel>(config_from_json(parsed(config)))) {}
+  explicit ModelHandle(std::shared_ptr<LanguageModel> module) : module_(std::move(module)) {}
+
+  LanguageModel& module() const { return *module_; }
+  json config() const { return to_json(module_->config()); }
+  Tensor forward(const Tensor& tokens, const OptionalTensor& cu_seqlens) const {
+    return module_->forward(tokens, cu_seqlens);
+  }
+  Tensor forward(const Tensor& tokens, ModelState& state) const { return module_->forward(tokens, state); }
+  void set_centroids(int64_t centroids) const { module_->set_centroids(centroids); }
+
+ private:
+  std::shared_ptr<LanguageModel> module_;
+};
+
+template <class Handle>
+Tensor run(const Handle& handle, const Tensor& x, ModelState& state) {
+  std::vector<std::vector<std::string>> before;
+  if (state.position() > 0) {
+    for (const nn::MixerState& layer : state.layers) before.push_back(names_of(layer));
+  }
+  Tensor y = handle.forward(x, state);
+  for (size_t i = 0; i < before.size(); ++i) check_kept_names(state.layers[i], before[i]);
+  return y;
+}
+
+// One state for the batch, or one per packed sequence; outputs side by side along time.
+template <class Handle>
+Tensor run_all(const Handle& handle, const Tensor& x, const std::vector<StatesPtr>& states,
+               const OptionalTensor& cu_seqlens) {
+  constexpr const char* kOp = Handle::kOp;
+  using kernels::check;
+  if (!cu_seqlens) {
+    check(states.size() == 1, kOp, "states has ", states.size(), "; must be 1 for the batch");
+    return run(handle, x, states.front()->state);
+  }
+  check(x.dim() >= 2, kOp, "x has ", x.dim(), " dimensions; must have batch and time");
+  const auto sequences = kernels::check_sequences(kOp, x.size(0), x.size(1), nn::offsets_of(cu_seqlens));
+  check(states.size() == sequences.size(), kOp, "states has ", states.size(), "; must be ", sequences.size(),
+        ", one per packed sequence");
+  std::vector<Tensor> parts;
+  for (size_t i = 0; i < sequences.size(); ++i) {
+    for (size_t j = 0; j < i; ++j) check(states[i] != states[j], kOp, "states[", i, "] is states[", j, "]");
+    parts.push_back(run(handle, x.narrow(1, sequences[i].first, sequences[i].length), states[i]->state));
+  }
+  return parts.empty() ? handle.forward(x, cu_seqlens) : at::cat(parts, 1);
+}
+
+// Continues `states`, or where there are none starts; leaves them unchanged and returns those after x.
+template <class Handle>
+std::tuple<Tensor, std::vector<StatesPtr>> forward_with_states(const Handle& handle, const Tensor& x,
+                                                               const std::vector<StatesPtr>& states,
+                                                               const OptionalTensor& cu_seqlens) {
+  std::vector<StatesPtr> after;
+  for (const StatesPtr& from : states) after.push_back(c10::make_intrusive<LayerStates>(to_continue(from->state)));
+  if (states.empty()) {
+    const int64_t count = cu_seqlens ? std::max<int64_t>(0, cu_seqlens->numel() - 1) : 1;
+    for (int64_t i = 0; i < count; ++i) after.push_back(c10::make_intrusive<LayerStates>());
+  }
+  const Tensor y = run_all(handle, x, after, cu_seqlens);
+  return {y, after};
+}
+
+std::vector<int64_t> generate_tokens(LanguageModel& model, const StatesPtr& state, const std::vector<int64_t>& prompt,
+                                     const GenerateOptions& options) {
+  struct Mode {  // generating leaves the model as it was
+    LanguageModel& model;
+    const bool training = model.is_training();
+    ~Mode() { model.train(training); }
+  } mode{model};
+  return generate(model, state->state, prompt, options);
+}
+
+// What mixers and models have in common.
+template <class Handle>
+void define_module(torch::class_<Handle>& definition) {
+  using Self = c10::intrusive_ptr<Handle>;
+  using States = std::vector<StatesPtr>;
+  const auto cu_seqlens = torch::arg("cu_seqlens") = c10::IValue();
+  definition.def("config", [](const Self& self) { return self->config().dump(); })
+      .def("parameters", [](const Self& self) { return to_dict(self->module().named_parameters()); })
+      .def("buffers", [](const Self& self) { return to_dict(self->module().named_buffers()); })
+      .def("train", [](const Self& self, bool on) { self->module().train(on); })
+      .def("state_bytes", [](const Self& self, int64_t tokens) { return self->module().state_bytes(tokens); })
+      .def("set_centroids",
+           [](const Self& self, int64_t centroids) { with_value_errors([&] { self->set_centroids(centroids); }); })
+      .def("begin_step", [](const Self& self, int64_t step,
+                            int64_t seed) { self->module().begin_step(step, static_cast<uint64_t>(seed)); })
+      .def("auxiliary_loss",
+           [](const Self& self) {
+             const Tensor loss = self->module().auxiliary_loss();
+             return loss.defined() ? OptionalTensor(loss) : OptionalTensor();
+           })
+      .def("forward",
+           [](const Self& self, const Tensor& x, const OptionalTensor& cu) {
+             return with_value_errors([&] { return self->forward(x, cu); });
+           },
+           "", {torch::arg("x"), cu_seqlens})
+      .def("forward_with_states",
+           [](const Self& self, const Tensor& x, const States& states, const OptionalTensor& cu) {
+             return with_value_errors([&] { return forward_with_states(*self, x, states, cu); });
+           },
+           "", {torch::arg("x"), torch::arg("states"), cu_seqlens})
+      .def("step",
+           [](const Self& self, const Tensor& x, const States& states, const OptionalTensor& cu) {
+             const torch::NoGradGuard no_grad;
+             return with_value_errors([&] { return run_all(*self, x, states, cu); });
+           },
+           "", {torch::arg("x"), torch::arg("states"), cu_seqlens});
+}
+
+void define_states(torch::Library& library) {
+  library.class_<LayerStates>("LayerStates")
+      .def(torch::init<>())
+      .def("position", [](const StatesPtr& self) { return self->state.position(); })
+      .def("nbytes", [](const StatesPtr& self) { return self->state.nbytes(); })
+      .def("layers", [](const StatesPtr& self) { return static_cast<int64_t>(self->state.layers.size()); })
+      .def("tensors", [](const StatesPtr& self,
+                         int64_t layer) { return to_dict(self->state.layers.at(static_cast<size_t>(layer)).tensors); })
+      .def("dictionary",
+           [](const StatesPtr& self, int64_t layer) -> c10::optional<c10::intrusive_ptr<ops::State>> {
+             const auto& ovq = self->state.layers.at(static_cast<size_t>(layer)).ovq;
+             return ovq ? c10::optional<c10::intrusive_ptr<ops::State>>(ovq) : c10::nullopt;
+           })
+      .def("clone", [](const StatesPtr& self) { return c10::make_intrusive<LayerStates>(self->state.clone()); })
+      .def("save",
+           [](const StatesPtr& self, const std::string& path) { with_value_errors([&] { self->state.save(path); }); })
+      .def("pack", [](const StatesPtr& self) {
+        const PackedState packed = with_value_errors([&] { return pack(self->state); });
+        TextDict metadata;
+        for (const auto& [name, text] : packed.metadata) metadata.insert(name, text);
+        return std::tuple(to_dict(packed.tensors), metadata);
+      });
+  library.def("load_states(str path) -> __torch__.torch.classes.ovq.LayerStates",
+              [](std::string path) { return c10::make_intrusive<LayerStates>(ModelState::load(path)); });
+  library.def(
+      "unpack_states(Dict(str, Tensor) tensors, Dict(str, str) metadata) -> __torch__.torch.classes.ovq.LayerStates",
+      [](const TensorDict& tensors, const TextDict& metadata) {
+        PackedState packed;
+        for (const auto& item : tensors) packed.tensors.emplace(item.key(), item.value());
+        for (const auto& item : metadata) packed.metadata.emplace(item.key(), item.value());
+        return c10::make_intrusive<LayerStates>(unpack(packed, "this"));
+      });
+}
+
+TORCH_LIBRARY_FRAGMENT(ovq, library) {
+  define_states(library);
+
+  auto mixer = library.class_<MixerHandle>("Mixer");
+  mixer.def(torch::init<std::string, int64_t>(), "", {torch::arg("options"), torch::arg("width")});
+  define_module(mixer);
+
+  auto model = library.class_<ModelHandle>("LanguageModel");
+  model.def(torch::init<std::string>(), "", {torch::arg("config")});
+  define_module(model);
+  using Model = c10::intrusive_ptr<ModelHandle>;
+  model
+      .def("hidden",
+           [](const Model& self, const Tensor& tokens, const OptionalTensor& cu_seqlens) {
+             return with_value_errors([&] { return self->module().hidden(tokens, cu_seqlens); });
+           })
+      .def("save", [](const Model& self, const std::string& directory) { save_model(self->module(), directory); })
+      .def("generate",
+           [](const Model& self, const std::vector<int64_t>& prompt, const StatesPtr& state, int64_t tokens,
+              double temperature, int64_t top_k, int64_t seed, int64_t piece) {
+             const GenerateOptions options = {.tokens = tokens,
+                                              .temperature = temperature,
+                                              .top_k = top_k,
+                                              .seed = static_cast<uint64_t>(seed),
+                                              .piece = piece};
+             return with_value_errors([&] { return generate_tokens(self->module(), state, prompt, options); });
+           },
+           "",
+           {torch::arg("prompt"), torch::arg("state"), torch::arg("tokens"), torch::arg("temperature"),
+            torch::arg("top_k"), torch::arg("seed"), torch::arg("piece")});
+  library.def("load_model(str directory) -> __torch__.torch.classes.ovq.LanguageModel",
+              [](std::string directory) { return c10::make_intrusive<ModelHandle>(load_model(directory)); });
+  library.def("preset_names() -> str[]", preset_names);
+  library.def("preset_config(str name) -> str",
+              [](std::string name) { return to_json(model_preset(name).config).dump(); });
+}
+
+}  // namespace
+}  // namespace ovq::models

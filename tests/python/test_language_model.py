@@ -1,0 +1,177 @@
+"""Language models: parameters shared with C++, files, states, generation."""
+
+import copy
+import json
+import pickle
+
+import pytest
+import torch
+from common import assert_near
+
+import ovq
+
+
+def make(name="tiny/sw-ovq", **changes):
+    torch.manual_seed(0)
+    return ovq.LanguageModel.preset(name, **{"vocab_size": 50, "num_hidden_layers": 2, **changes})
+
+
+def make_tokens(batch=2, time=70):
+    return torch.randint(50, (batch, time), generator=torch.Generator().manual_seed(1))
+
+
+def test_presets():
+    names = ovq.LanguageModel.presets()
+    assert "tiny/gdn-ovq" in names and "paper/recall-sw-ovq" in names
+    with pytest.raises(ValueError, match='did you mean "tiny/sw-ovq"'):
+        ovq.LanguageModel.preset("tiny/sw-ovqq")
+    assert make().config["vocab_size"] == 50
+
+
+@pytest.mark.parametrize("name", ["tiny/sw-ovq", "tiny/sw-vq", "tiny/gdn", "tiny/mamba2", "tiny/mesa-net"])
+def test_states_and_files(name, tmp_path):
+    model, tokens = make(name).eval(), make_tokens()
+    with torch.no_grad():
+        logits = model(tokens)
+        first, state = model(tokens[:, :40], return_state=True)
+        second, after = model(tokens[:, 40:60], state=state)
+        assert (state.position, after.position) == (40, 60)
+        rest = [model.step(tokens[:, t : t + 1], after) for t in range(60, 70)]
+        model.save(tmp_path / "model")
+        after.save(tmp_path / "state")
+        loaded = ovq.LanguageModel.load(tmp_path / "model").eval()
+        same = [loaded, copy.deepcopy(model), pickle.loads(pickle.dumps(model))]
+        next_logits = model.step(tokens[:, :1], after.clone())
+        for other in same:
+            assert torch.equal(other(tokens), logits) and other.config == model.config
+            for state in (ovq.ModelState.load(tmp_path / "state"), pickle.loads(pickle.dumps(after))):
+                assert torch.equal(other.step(tokens[:, :1], state), next_logits)
+    assert logits.shape == (2, 70, 50)
+    assert_near(torch.cat([first, second, *rest], 1), logits, 1e-4)
+
+
+def test_names_are_those_of_the_file(tmp_path):
+    model = make("tiny/sw-vq")
+    model.save(tmp_path)
+    data = (tmp_path / "model.safetensors").read_bytes()
+    header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
+    header.pop("__metadata__", None)
+    state_dict = model.state_dict()
+    assert {name: entry["shape"] for name, entry in header.items()} == {n: list(t.shape) for n, t in state_dict.items()}
+    assert "layers.1.mixer.quantizer.codebook" in state_dict and "embed.weight" in state_dict
+    other = make("tiny/sw-vq")
+    other.load_state_dict(state_dict)
+    assert "pattern='sw,vq'" in repr(model)
+
+
+def test_packed():
+    model, tokens = make().eval(), make_tokens(batch=1)
+    with torch.no_grad():
+        offsets = torch.tensor([0, 30, 70])
+        alone = torch.cat([model(tokens[:, :30]), model(tokens[:, 30:])], 1)
+        logits, states = model(tokens, cu_seqlens=offsets, return_state=True)
+        assert_near(model(tokens, cu_seqlens=offsets), alone, 1e-4)
+        assert_near(model.hidden(tokens, cu_seqlens=offsets) @ model.head.weight.T, alone, 1e-4)
+    assert_near(logits, alone, 1e-4)
+    assert [s.position for s in states] == [30, 40]
+
+
+def test_training_in_python():
+    model = make("tiny/gdn-ovq")
+    tokens = torch.arange(5).repeat(10)[None]  # 0 1 2 3 4 0 1 ...
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
+    for i in range(25):
+        loss = torch.nn.functional.cross_entropy(model(tokens[:, :-1]).flatten(0, 1), tokens[0, 1:])
+        optimizer.zero_grad()
+        loss.backward()
+        assert all(p.grad is not None for p in model.parameters())
+        optimizer.step()
+    assert loss.item() < 0.3
+    assert model.generate([0, 1, 2, 3, 4, 0, 1], tokens=10) == [2, 3, 4, 0, 1, 2, 3, 4, 0, 1]
+
+
+def test_generate():
+    model = make()
+    prompt = make_tokens(1, 40)[0]
+    first = model.generate(prompt, tokens=20)
+    assert first == model.generate(prompt.tolist(), tokens=20, piece=7) and len(first) == 20
+    assert model.training  # as it was
+
+    def draw(seed):
+        return model.generate(prompt, tokens=20, temperature=1.0, top_k=10, seed=seed)
+
+    assert draw(1) == draw(1) != draw(2)
+    state = ovq.ModelState()
+    parts = model.generate(prompt, tokens=8, state=state)
+    assert state.position == 47
+    parts += model.generate(parts[-1:], tokens=12, state=state)
+    assert parts == first
+
+
+def test_memory_is_constant():
+    model = make()
+    model.set_centroids(8)
+    assert model.config["mixers"]["ovq"]["centroids"] == 8
+    state = ovq.ModelState()
+    token, sizes = [1], []
+    for _ in range(8):
+        token = model.generate(token, tokens=64, state=state)[-1:]
+        sizes.append(state.nbytes)
+    assert sizes[-1] == sizes[3] and state.position == 8 * 64
+    assert model.state_bytes(10**6) == model.state_bytes(10**7)
+    dictionary = state.dictionaries[1]
+    assert dictionary.keys.shape[2] <= 8 and state.dictionaries[0] is None and "keys" in state.layers[0]
+
+
+def test_double_and_frozen():
+    model, tokens = make(), make_tokens()
+    logits = model.eval()(tokens)
+    assert_near(logits, model.double()(tokens), 1e-4)
+    model.requires_grad_(False)
+    assert not model(tokens).requires_grad
+    frozen = copy.deepcopy(model)
+    assert not any(p.requires_grad for p in frozen.parameters()) and frozen.embed.weight.dtype == torch.float64
+    assert torch.equal(model.float()(tokens), logits)
+
+
+def test_errors(tmp_path):
+    model = make()
+    with pytest.raises(ValueError, match="unknown field"):
+        make(depth=3)
+    with pytest.raises(ValueError, match="vocab_size is 0; must be"):
+        make(vocab_size=0)
+    with pytest.raises(ValueError, match="mixer in pattern"):
+        make(pattern="sw,gdn")
+    with pytest.raises(ValueError, match="tokens has 1 dimensions; must have 2"):
+        model.hidden(torch.zeros(3, dtype=torch.long))
+    with pytest.raises(IndexError):
+        model(torch.full((1, 3), 50))
+    with pytest.raises(ValueError, match="prompt is empty"):
+        model.generate([])
+    with pytest.raises(ValueError, match="prompt has token 50; the vocabulary has 50"):
+        model.generate([50])
+    with pytest.raises(ValueError, match="temperature is -1"):
+        model.generate([1], temperature=-1)
+    with pytest.raises(ValueError, match="state has 3 layers; must have 2"):
+        model(make_tokens(), state=make(num_hidden_layers=3)(make_tokens(), return_state=True)[1])
+    with pytest.raises(ValueError, match="that of another mixer"):
+        model(make_tokens(), state=make("tiny/gdn")(make_tokens(), return_state=True)[1])
+    with pytest.raises(TypeError, match=r"\[generate\] Expected a value of type 'List\[int\]'"):
+        model.generate(["word"])
+    with pytest.raises(TypeError, match="must be a ModelState"):
+        model.generate([1], state=3)
+    with pytest.raises(FileNotFoundError):
+        ovq.LanguageModel.load(tmp_path / "missing")
+    model.save(tmp_path / "model")
+    weights = tmp_path / "model" / "model.safetensors"
+    data = bytearray(weights.read_bytes())
+    data[-5] ^= 1
+    weights.write_bytes(data)
+    with pytest.raises(ValueError, match="model.safetensors"):
+        ovq.LanguageModel.load(tmp_path / "model")
+    make(vocab_size=51).save(tmp_path / "other")
+    (tmp_path / "model" / "config.json").write_bytes((tmp_path / "other" / "config.json").read_bytes())
+    make().save(tmp_path / "third")
+    weights.write_bytes((tmp_path / "third" / "model.safetensors").read_bytes())
+    with pytest.raises(ValueError, match="embed.weight is .50, 64.; the model's is .51, 64."):
+        ovq.LanguageModel.load(tmp_path / "model")

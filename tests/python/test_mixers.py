@@ -1,0 +1,311 @@
+"""Every sequence mixer as a torch.nn.Module on the tensors of its C++ module."""
+
+import copy
+import pickle
+import threading
+
+import pytest
+import torch
+from common import assert_near
+
+import ovq
+
+DIM, TIME = 16, 23
+MIXERS = {
+    "attention": (ovq.Attention, dict(heads=2, rope=True)),
+    "window": (ovq.Attention, dict(heads=2, kv_heads=1, window=6)),
+    "ovq": (ovq.OVQAttention, dict(heads=2, chunk=4, centroids=6)),
+    "ovq more": (ovq.OVQAttention, dict(heads=2, chunk=4, centroids=6, rope=True, value_shift=True, convolution=True)),
+    "vq": (ovq.VQAttention, dict(heads=2, codewords=5, chunk=4)),
+    "vq ema": (ovq.VQAttention, dict(heads=2, codewords=5, chunk=4, form="linear", training="ema", commitment=0.1)),
+    "gdn": (ovq.GatedDeltaNet, dict(heads=2, key_dim=4, value_dim=8, chunk=8)),
+    "mamba2": (ovq.Mamba2, dict(head_dim=4, state=4, groups=2, chunk=8)),
+    "mesa": (ovq.MesaNet, dict(heads=2, key_dim=4, value_dim=8, chunk=8)),
+    "linear": (ovq.LinearAttention, dict(heads=2, key_dim=4, value_dim=8, chunk=8)),
+}
+every_mixer = pytest.mark.parametrize("name", MIXERS)
+
+
+def make(name, **options):
+    torch.manual_seed(0)
+    kind, defaults = MIXERS[name]
+    layer = kind(DIM, **{**defaults, **options})
+    with torch.no_grad():  # as if trained: outputs of a size that comparisons can see
+        for parameter in layer.parameters():
+            if parameter.dim() == 2 and parameter.shape[1] > 4:
+                parameter.mul_(10)
+    return layer
+
+
+def make_input(batch=2, dtype=torch.float32):
+    return torch.randn(batch, TIME, DIM, generator=torch.Generator().manual_seed(1)).to(dtype)
+
+
+def tensors_of(state):
+    found = dict(state.tensors)
+    if state.dictionary is not None:
+        found.update(keys=state.keys, values=state.values, counts=state.counts)
+    return found
+
+
+def same_state(a, b):
+    a_tensors, b_tensors = tensors_of(a), tensors_of(b)
+    return a.position == b.position and a_tensors.keys() == b_tensors.keys() and all(
+        torch.equal(a_tensors[name], b_tensors[name]) for name in a_tensors
+    )
+
+
+@every_mixer
+def test_gradients_reach_python(name):
+    layer, x = make(name), make_input().requires_grad_()
+    layer(x).square().sum().backward()
+    assert x.grad.abs().sum() > 0
+    unused = {"quantizer.codebook"} if name == "vq ema" else set()
+    missing = {n for n, p in layer.named_parameters() if p.grad is None or not p.grad.abs().sum() > 0}
+    assert missing <= unused
+    assert all(isinstance(p, torch.nn.Parameter) and p.is_leaf for p in layer.parameters())
+
+
+@every_mixer
+@pytest.mark.parametrize("gradients", [False, True])
+def test_pieces_and_steps_equal_one_pass(name, gradients):
+    layer, x = make(name).eval(), make_input()
+    with torch.set_grad_enabled(gradients):
+        y = layer(x)
+        first, state = layer(x[:, :9], return_state=True)
+        before = state.clone()
+        second, after = layer(x[:, 9:14], state=state)
+        again, _ = layer(x[:, 9:14], state=state)
+        assert torch.equal(second, again) and same_state(state, before)  # the given state is unchanged
+        rest = [layer.step(x[:, t : t + 1], after) for t in range(14, TIME)]
+    assert after.position == TIME and after.nbytes > 0
+    assert not rest[0].requires_grad
+    assert_near(torch.cat([first, second, *rest], 1), y)
+
+
+@every_mixer
+def test_gradients_through_states(name):
+    layer, x = make(name).eval(), make_input().requires_grad_()
+    y, state = layer(x, return_state=True)
+    expected = torch.autograd.grad(y.square().sum(), x)[0]
+    first, state = layer(x[:, :9], return_state=True)
+    second, state = layer(x[:, 9:], state=state)
+    assert_near(torch.autograd.grad(torch.cat([first, second], 1).square().sum(), x)[0], expected, 1e-4)
+
+
+@every_mixer
+def test_packed(name):
+    layer, x = make(name).eval(), make_input(batch=1)
+    with torch.no_grad():
+        offsets = torch.tensor([0, 9, TIME])
+        y = layer(x, cu_seqlens=offsets)
+        with_states, states = layer(x, cu_seqlens=offsets, return_state=True)
+        alone = torch.cat([layer(x[:, :9]), layer(x[:, 9:])], 1)
+        token = layer.step(x[:, :2], states, cu_seqlens=torch.tensor([0, 1, 2]))
+    assert_near(y, alone)
+    assert_near(with_states, alone)
+    assert token.shape == (1, 2, DIM) and [s.position for s in states] == [10, 15]
+
+
+@every_mixer
+def test_copies_of_the_layer(name):
+    layer, x = make(name).eval(), make_input()
+    y = layer(x)
+    random = torch.get_rng_state()
+    copies = [copy.deepcopy(layer), pickle.loads(pickle.dumps(layer))]
+    assert torch.equal(random, torch.get_rng_state())
+    other = make(name).eval()
+    with torch.no_grad():
+        for parameter in other.parameters():
+            parameter.add_(1)
+    other.load_state_dict(layer.state_dict())
+    for same in (*copies, other):
+        assert torch.equal(same(x), y) and same.options == layer.options and not same.training
+    with torch.no_grad():
+        for parameter in layer.parameters():
+            parameter.zero_()
+    assert all(torch.equal(same(x), y) for same in (*copies, other))
+
+
+@every_mixer
+def test_copies_of_the_state(name, tmp_path):
+    layer, x = make(name).eval(), make_input()
+    with torch.no_grad():
+        y, state = layer(x, return_state=True)
+        state.save(tmp_path / "state.safetensors")
+        ways = [state.clone(), copy.deepcopy(state), pickle.loads(pickle.dumps(state))]
+        ways.append(ovq.MixerState.load(tmp_path / "state.safetensors"))
+        assert all(same_state(other, state) for other in ways)
+        next_y = layer.step(x[:, :1], state)
+        for other in ways:
+            assert other.position == TIME and torch.equal(layer.step(x[:, :1], other), next_y)
+
+
+@every_mixer
+def test_double(name):
+    layer, x = make(name).double().eval(), make_input(dtype=torch.float64)
+    tensors = list(layer.parameters()) + list(layer.buffers())
+    assert all(t.dtype == torch.float64 for t in tensors if t.is_floating_point())
+    single = make(name).eval()
+    assert_near(single(x.float()), layer(x), 1e-4)
+    y, state = layer(x[:, :9], return_state=True)
+    rest, state = layer(x[:, 9:], state=state)
+    assert_near(torch.cat([y, rest], 1), layer(x), 1e-10)
+    assert torch.equal(copy.deepcopy(layer)(x), layer(x))
+
+
+@every_mixer
+def test_training(name):
+    layer, x = make(name).train(), make_input()
+    target = torch.randn(x.shape, generator=torch.Generator().manual_seed(2))
+    optimizer = torch.optim.AdamW(layer.parameters(), lr=3e-2)
+    losses = []
+    for i in range(12):
+        layer.begin_step(i, 7)
+        loss = (layer(x) - target).square().mean()
+        auxiliary = layer.auxiliary_loss()
+        assert (auxiliary is not None) == (name == "vq ema")
+        optimizer.zero_grad()
+        (loss if auxiliary is None else loss + auxiliary).backward()
+        optimizer.step()
+        losses.append(loss.item())
+    assert losses[-1] < 0.9 * losses[0]
+
+
+@every_mixer
+def test_buffers_stay_those_of_cpp(name):
+    layer = make(name).double().float()
+    handle = layer._handle
+    own = {**handle.parameters(), **handle.buffers()}
+    assert own.keys() == layer.state_dict().keys()
+    assert all(tensor is own[n] for n, tensor in layer.state_dict(keep_vars=True).items())
+
+
+@every_mixer
+def test_defaults_are_those_of_cpp(name):
+    kind, options = MIXERS[name]
+    required = {} if kind is ovq.Mamba2 else dict(heads=2)
+    type = kind(DIM, **options).config["type"]
+    assert kind(64, **required).config == ovq.Mixer(type, 64, **required).config
+
+
+@every_mixer
+def test_state_bytes(name):
+    layer, x = make(name).eval(), make_input(batch=1)
+    with torch.no_grad():
+        _, state = layer(x, return_state=True)
+    assert state.nbytes <= 2 * layer.state_bytes(TIME) + 4096 * len(state.tensors)
+    assert "Mixer" not in repr(layer) and f"dim={DIM}" in repr(layer)
+
+
+def test_deepcopy_keeps_optimizers_and_additions():
+    layer = make("gdn")
+    layer.extra = torch.nn.Linear(2, 2)
+    layer.q_proj.weight.requires_grad_(False)
+    optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
+    other, other_optimizer = copy.deepcopy((layer, optimizer))
+    assert other.extra.weight is not layer.extra.weight and not other.q_proj.weight.requires_grad
+    own = {id(p) for p in other.parameters()}
+    assert {id(p) for group in other_optimizer.param_groups for p in group["params"]} == own
+
+
+def test_parameters_are_not_replaced():
+    layer = make("gdn")
+    with pytest.raises(TypeError, match="A_log belongs to a C"):
+        layer.A_log = torch.nn.Parameter(torch.zeros(2))
+    with torch.no_grad():
+        layer.A_log.copy_(torch.zeros(2))
+    assert layer.state_dict()["A_log"].sum() == 0
+
+
+def test_centroids_may_change():
+    layer, x = make("ovq").eval(), make_input()
+    layer.set_centroids(20)
+    assert layer.options["centroids"] == 20 and layer(x, return_state=True)[1].keys.shape[2] > 6
+    with pytest.raises(ValueError, match="for ovq mixers"):
+        make("gdn").set_centroids(20)
+
+
+BAD = {
+    "unknown mixer type": lambda: ovq.Mixer("gnd", 8),
+    "unknown field": lambda: ovq.Mixer("gdn", 8, heads=2, key_dims=4),
+    "heads is 0; must be an integer of at least 1": lambda: ovq.GatedDeltaNet(8, 0),
+    "heads is 3; must divide width 8": lambda: ovq.Attention(8, 3),
+    "kv_heads is 3; must divide heads 4": lambda: ovq.VQAttention(8, 4, kv_heads=3),
+    "chunk is 2.5; must be an integer": lambda: ovq.MesaNet(8, 2, chunk=2.5),
+    'form is "cubic"; must be one of "quadratic", "linear"': lambda: ovq.VQAttention(8, 2, form="cubic"),
+    "even": lambda: ovq.OVQAttention(8, 2, head_dim=3, rope=True),
+    "width is 0": lambda: ovq.Mamba2(0),
+    "x has width 4; must have": lambda: make("gdn")(torch.randn(1, 3, 4)),
+    "x has 2 dimensions; must have 3": lambda: make("mesa")(torch.randn(3, DIM)),
+    "must be 2, one per packed": lambda: make("gdn")(
+        torch.randn(1, 4, DIM), cu_seqlens=torch.tensor([0, 2, 4]), state=[ovq.MixerState()]
+    ),
+}
+
+
+@pytest.mark.parametrize("message", BAD)
+def test_bad_values(message):
+    with pytest.raises(ValueError, match=message):
+        BAD[message]()
+
+
+def test_bad_types():
+    x = torch.randn(1, 3, DIM)
+    layer = make("gdn")
+    with pytest.raises(TypeError, match="keyword"):
+        ovq.GatedDeltaNet(8, 2, window=3)
+    with pytest.raises(TypeError, match=r"\[mixer\] Expected a value of type 'int'"):
+        ovq.GatedDeltaNet("8", 2)
+    with pytest.raises(TypeError, match="argument 'x'"):
+        layer([1.0])
+    with pytest.raises(TypeError, match="state is a Tensor; must be a MixerState"):
+        layer(x, state=x)
+    with pytest.raises(TypeError, match="must be a list of MixerStates"):
+        layer.step(x, ovq.MixerState(), cu_seqlens=torch.tensor([0, 3]))
+
+
+def test_a_state_of_another_mixer():
+    x = make_input()
+    with torch.no_grad():
+        _, state = make("ovq")(x, return_state=True)
+        for other in ("attention", "gdn", "mamba2"):
+            with pytest.raises(ValueError, match="another mixer"):
+                make(other)(x, state=state)
+    assert "position=23" in repr(state)
+
+
+def test_damaged_states(tmp_path):
+    path = tmp_path / "state"
+    with pytest.raises(FileNotFoundError):
+        ovq.MixerState.load(path)
+    path.write_bytes(b"no")
+    with pytest.raises(ValueError, match="state"):
+        ovq.MixerState.load(path)
+    with pytest.raises(OSError, match="missing"):
+        ovq.MixerState().save(tmp_path / "missing" / "state")
+    double = make("ovq").double()(make_input(dtype=torch.float64), return_state=True)[1]
+    with pytest.raises(TypeError, match="Double"):
+        pickle.dumps(double)
+
+
+def test_other_threads_run_meanwhile():
+    layer, x = ovq.Attention(64, 1), torch.randn(1, 4096, 64)
+    counted = []
+
+    def count():
+        while not done.is_set():
+            counted.append(1)
+            done.wait(1e-4)
+
+    done = threading.Event()
+    thread = threading.Thread(target=count)
+    thread.start()
+    with torch.no_grad():
+        layer(x)
+        before = len(counted)
+        layer(x)
+        after = len(counted)
+    done.set()
+    thread.join()
+    assert after - before > 3
