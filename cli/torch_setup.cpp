@@ -2,6 +2,7 @@
 
 #include <ATen/Parallel.h>
 #include <fmt/format.h>
+#include <malloc.h>
 
 #include <cstdio>
 #include <string>
@@ -10,8 +11,17 @@
 #include "ovq/kernels/parallel.h"
 
 namespace ovq::cli {
+namespace {
+
+constexpr int kKeptBlock = 1 << 30;
+
+}  // namespace
 
 void set_up_torch(int threads) {
+  // Tensors of a training step come and go in the same sizes: memory stays with the process instead of being unmapped,
+  // mapped and cleared again.
+  mallopt(M_MMAP_THRESHOLD, kKeptBlock);
+  mallopt(M_TRIM_THRESHOLD, kKeptBlock);
   kernels::set_threads(threads);
   at::set_num_threads(kernels::max_threads());
   const std::string blas = bench::loaded_blas();
