@@ -1,0 +1,54 @@
+#!/usr/bin/env bash
+# Kills a training run (kill -9) at random moments, resumes it each time, and compares its final checkpoint with that of
+# a run that was never interrupted: they must be equal, byte for byte.
+#   scripts/kill-resume.sh [--kills N] [--steps N] [--model NAME] [--ovq PROGRAM]
+set -euo pipefail
+cd "$(dirname "$0")/.."
+ovq=build/release/ovq kills=50 steps=200 model=sw-ovq
+while (($#)); do
+  case $1 in
+    --ovq) ovq=$2 ;;
+    --kills) kills=$2 ;;
+    --steps) steps=$2 ;;
+    --model) model=$2 ;;
+    *) echo "kill-resume.sh: unknown option $1" >&2; exit 2 ;;
+  esac
+  shift 2
+done
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+options=(--task recall --model "$model" --scale tiny --steps "$steps" --tokens-per-step 512 --lengths 16,32
+  --warmup 10 --eval-every 7 --eval-rows 4 --checkpoint-every 3 --seed 5 --threads 1)
+
+start=$(date +%s.%N)
+"$ovq" train "${options[@]}" --out "$work/whole" >/dev/null
+seconds=$(echo "$(date +%s.%N) - $start" | bc)
+
+killed=0
+for ((i = 0; i < kills; ++i)); do
+  if [[ -e $work/killed/run.json ]]; then arguments=(--resume "$work/killed" --threads 1); else arguments=("${options[@]}" --out "$work/killed"); fi
+  "$ovq" train "${arguments[@]}" >"$work/log" 2>&1 &
+  pid=$!
+  sleep "$(awk -v r=$RANDOM -v s="$seconds" 'BEGIN { print r / 32767 * (s < 3 ? s : 3) }')"
+  if kill -9 $pid 2>/dev/null; then killed=$((killed + 1)); fi
+  wait $pid 2>/dev/null || true
+  if grep -q damaged "$work/log"; then
+    echo "kill-resume.sh: an unreadable checkpoint:" >&2
+    cat "$work/log" >&2
+    exit 1
+  fi
+done
+if [[ -e $work/killed/run.json ]]; then
+  "$ovq" train --resume "$work/killed" --threads 1 >"$work/log" 2>&1 || { cat "$work/log" >&2; exit 1; }
+else
+  "$ovq" train "${options[@]}" --out "$work/killed" >"$work/log" 2>&1
+fi
+! grep -q damaged "$work/log" || { cat "$work/log" >&2; exit 1; }
+
+last=$(ls "$work/whole/checkpoints" | tail -1)
+for file in model.safetensors optimizer.safetensors; do
+  cmp "$work/whole/checkpoints/$last/$file" "$work/killed/checkpoints/$last/$file"
+done
+losses() { grep '"kind":"step"' "$1/metrics.jsonl" | sed 's/"seconds":[^,}]*,//'; }
+diff <(losses "$work/whole") <(losses "$work/killed") >/dev/null || { echo "kill-resume.sh: the losses differ" >&2; exit 1; }
+echo "$killed kills at random moments of a run of $steps steps: final weights, optimiser state and losses equal"

@@ -1,0 +1,74 @@
+#include "ovq/train/adamw.h"
+
+#include <gtest/gtest.h>
+
+#include <set>
+
+#include "ovq/train/schedule.h"
+#include "tests/train/runs.h"
+
+namespace ovq::train::test {
+namespace {
+
+// The same steps as torch's own optimiser, with decay on matrices only.
+TEST(AdamW, IsTorchsAdamW) {
+  torch::manual_seed(1);
+  torch::nn::Sequential ours(torch::nn::Linear(5, 7), torch::nn::Linear(7, 3));
+  for (auto& item : ours->named_parameters()) {
+    EXPECT_FALSE(AdamW::decays(item.key(), item.value()));  // plain names: nothing is a projection
+  }
+  auto theirs = std::dynamic_pointer_cast<torch::nn::SequentialImpl>(ours->clone());
+  AdamW optimizer(*ours, {.beta1 = 0.8, .beta2 = 0.9, .eps = 1e-6, .weight_decay = 0.5});
+  torch::optim::AdamW reference(theirs->parameters(),
+                                torch::optim::AdamWOptions(0.01).betas({0.8, 0.9}).eps(1e-6).weight_decay(0.0));
+  for (int step = 0; step < 5; ++step) {
+    const at::Tensor x = at::randn({4, 5});
+    optimizer.zero_gradients();
+    reference.zero_grad();
+    ours->forward(x).square().sum().backward();
+    theirs->forward(x).square().sum().backward();
+    optimizer.step(0.01);
+    reference.step();
+  }
+  EXPECT_EQ(optimizer.steps(), 5);
+  const auto a = ours->parameters(), b = theirs->parameters();
+  for (size_t i = 0; i < a.size(); ++i) EXPECT_LE((a[i] - b[i]).abs().max().item<double>(), 1e-6);
+}
+
+TEST(AdamW, DecaysMatricesOfModelsOnly) {
+  std::set<std::string> without;
+  for (const std::string& pattern : models::pattern_names()) {
+    const auto model = models::make_model(models::model_preset("tiny/" + pattern).config, 1);
+    for (const auto& item : model->named_parameters()) {
+      const std::string name =
+          item.key().substr(item.key().rfind("mixer.") == std::string::npos ? 0 : item.key().rfind("mixer.") + 6);
+      if (!AdamW::decays(item.key(), item.value())) without.insert(name);
+      if (item.key().ends_with("_proj.weight") || item.key() == "head.weight")
+        EXPECT_TRUE(AdamW::decays(item.key(), item.value())) << item.key();
+    }
+  }
+  for (const char* name : {"b", "A_log", "dt_bias", "D", "lambda", "norm.weight", "a_proj.bias", "quantizer.codebook"})
+    EXPECT_TRUE(without.contains(name)) << name;
+}
+
+TEST(AdamW, ClipsToTheNorm) {
+  torch::nn::Linear layer(3, 2);
+  AdamW optimizer(*layer, {});
+  (layer(at::ones({1, 3})).sum() * 100).backward();
+  const double norm = optimizer.clip_gradients(1.0);
+  EXPECT_GT(norm, 100);
+  EXPECT_NEAR(optimizer.clip_gradients(0), 1.0, 1e-5);
+}
+
+TEST(Schedule, WarmsUpAndFallsToTheMinimum) {
+  const Schedule schedule{.peak = 1.0, .minimum = 0.1, .warmup = 10, .steps = 110};
+  EXPECT_DOUBLE_EQ(schedule.rate(0), 0.1);
+  EXPECT_DOUBLE_EQ(schedule.rate(9), 1.0);
+  EXPECT_DOUBLE_EQ(schedule.rate(10), 1.0);
+  EXPECT_NEAR(schedule.rate(60), 0.55, 1e-12);
+  EXPECT_NEAR(schedule.rate(110), 0.1, 1e-12);
+  EXPECT_NEAR(schedule.rate(1000), 0.1, 1e-12);
+}
+
+}  // namespace
+}  // namespace ovq::train::test

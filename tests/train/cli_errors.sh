@@ -1,0 +1,61 @@
+#!/usr/bin/env bash
+# What goes wrong gives one line on stderr and the right exit code, and costs no earlier checkpoint.
+set -uo pipefail
+ovq=$1
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+failures=0
+
+expect() {  # exit code, text on stderr, command ...
+  local code=$1 text=$2 status=0
+  shift 2
+  "$@" >"$work/out" 2>"$work/err" || status=$?
+  if ((status != code)) || ! grep -qF -- "$text" "$work/err" || (($(wc -l <"$work/err") != 1)); then
+    echo "FAILED: $* -> $status (expected $code, \"$text\")"
+    cat "$work/err"
+    failures=$((failures + 1))
+  fi
+}
+
+tiny=(--scale tiny --steps 4 --tokens-per-step 256 --lengths 16 --eval-rows 2 --checkpoint-every 2)
+expect 2 'did you mean "sw-ovq"' "$ovq" train --model sw-ovk --out "$work/run"
+expect 2 'did you mean "recall"' "$ovq" train --task recal --out "$work/run"
+expect 2 'did you mean "--steps"' "$ovq" train --stepps 3
+expect 2 'did you mean "train"' "$ovq" trian
+expect 2 'tiny' "$ovq" train --scale huge --out "$work/run"
+expect 2 'is not a JSON object' "$ovq" train --task-options '[1]' --out "$work/run"
+expect 1 'cannot open' "$ovq" train --config "$work/none.json"
+expect 1 'is not a run' "$ovq" train --resume "$work/none"
+expect 1 'is not a run' "$ovq" eval "$work/none"
+[[ ! -e $work/run ]] || { echo "FAILED: a refused run left a directory"; failures=$((failures + 1)); }
+
+echo x >"$work/file"
+expect 1 "$work/file" "$ovq" train "${tiny[@]}" --out "$work/file/run"
+mkdir "$work/empty" && : >"$work/empty/a.txt"
+for data in "$work/missing" "$work/empty"; do
+  expect 2 "$data" "$ovq" train "${tiny[@]}" --task text --task-options "{\"train\": \"$data\", \"valid\": \"$data\"}" --out "$work/text"
+done
+
+"$ovq" train "${tiny[@]}" --out "$work/good" >/dev/null || { echo "FAILED: a good run"; failures=$((failures + 1)); }
+expect 1 'holds a run already' "$ovq" train "${tiny[@]}" --out "$work/good"
+expect 2 'at least' "$ovq" eval "$work/good" --lengths 1
+
+# A full disk, as a limit on the size of files.
+"$ovq" train "${tiny[@]}" --out "$work/full" >/dev/null
+sed -i 's/"steps": 4/"steps": 8/' "$work/full/run.json"
+before=$(ls "$work/full/checkpoints")
+status=0
+(
+  trap '' XFSZ
+  ulimit -f 64
+  "$ovq" train --resume "$work/full"
+) >"$work/out" 2>"$work/err" || status=$?
+if ((status != 1)) || [[ $(ls "$work/full/checkpoints") != "$before" ]]; then
+  echo "FAILED: disk full -> $status, checkpoints: $(ls "$work/full/checkpoints")"
+  cat "$work/err"
+  failures=$((failures + 1))
+fi
+"$ovq" train --resume "$work/full" >/dev/null || { echo "FAILED: resume after a full disk"; failures=$((failures + 1)); }
+
+((failures == 0)) && echo "all errors as expected"
+exit $((failures > 0))

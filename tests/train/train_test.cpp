@@ -1,0 +1,201 @@
+// Training runs: exact resume, damaged checkpoints, every model on every task.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <numeric>
+
+#include "ovq/models/weights.h"
+#include "tests/train/runs.h"
+
+namespace ovq::train::test {
+namespace {
+
+struct Trained {
+  Outcome outcome;
+  std::vector<double> losses;
+  models::NamedTensors weights;
+  std::vector<std::string> warnings;
+};
+
+// Trains, stopping after `stop_after` steps of this call (0: not).
+Trained train(const RunDirectory& run, int64_t stop_after = 0) {
+  Trained result;
+  int64_t steps = 0;
+  TrainHooks hooks;
+  hooks.on_step = [&](const StepReport&) { ++steps; };
+  hooks.stop = [&] { return stop_after > 0 && steps >= stop_after; };
+  hooks.warn = [&](const std::string& text) { result.warnings.push_back(text); };
+  Trainer trainer(run, hooks);
+  result.outcome = trainer.train();
+  result.losses = losses(run);
+  for (const auto& [name, tensor] : models::named_tensors(trainer.model())) {
+    result.weights[name] = tensor.detach().clone();
+  }
+  return result;
+}
+
+void expect_same(const Trained& a, const Trained& b) {
+  EXPECT_EQ(a.losses, b.losses);
+  ASSERT_EQ(a.weights.size(), b.weights.size());
+  for (const auto& [name, tensor] : a.weights) EXPECT_TRUE(at::equal(tensor, b.weights.at(name))) << name;
+}
+
+class Models : public testing::TestWithParam<std::string> {};
+
+TEST_P(Models, TrainOnEveryTask) {
+  const TemporaryDirectory directory;
+  const std::filesystem::path text = directory.path() / "text.txt";
+  std::ofstream out(text);
+  for (int i = 0; i < 400; ++i) out << "the quick brown fox jumps over the lazy dog " << i << "\n";
+  out.close();
+  for (const std::string& task : tasks::task_names()) {
+    SCOPED_TRACE(task);
+    RunOptions options = mini_run(task, GetParam());
+    if (task == "text") options.task_options["train"] = options.task_options["valid"] = text.string();
+    const Trained result = train(RunDirectory::create(directory.path() / task, options));
+    EXPECT_EQ(result.outcome, Outcome::finished);
+    ASSERT_EQ(result.losses.size(), 20u);
+    for (const double loss : result.losses) EXPECT_TRUE(std::isfinite(loss));
+    if (task != "recall") continue;
+    const auto mean = [&](size_t first) {
+      return std::accumulate(result.losses.begin() + first, result.losses.begin() + first + 4, 0.0) / 4;
+    };
+    EXPECT_LT(mean(16), mean(0));
+  }
+}
+
+TEST_P(Models, ResumeIsExact) {
+  const TemporaryDirectory directory;
+  const RunOptions options = mini_run("recall", GetParam());
+  const Trained whole = train(RunDirectory::create(directory.path() / "whole", options));
+  const RunDirectory run = RunDirectory::create(directory.path() / "parts", options);
+  EXPECT_EQ(train(run, 3).outcome, Outcome::stopped);
+  EXPECT_EQ(train(RunDirectory::open(run.path()), 8).outcome, Outcome::stopped);
+  expect_same(train(RunDirectory::open(run.path())), whole);
+}
+
+INSTANTIATE_TEST_SUITE_P(All, Models, testing::ValuesIn(models::pattern_names()), [](const auto& info) {
+  std::string name = info.param;
+  std::replace(name.begin(), name.end(), '-', '_');
+  return name;
+});
+
+void flip_byte(const std::filesystem::path& file) {
+  std::fstream stream(file, std::ios::in | std::ios::out | std::ios::binary);
+  stream.seekg(-100, std::ios::end);
+  const int byte = stream.get();
+  stream.seekp(-100, std::ios::end);
+  stream.put(static_cast<char>(byte ^ 1));
+}
+
+TEST(Checkpoints, DamagedNewestFallsBackToTheOneBefore) {
+  const TemporaryDirectory directory;
+  const RunOptions options = mini_run("recall", "sw-ovq");
+  const Trained whole = train(RunDirectory::create(directory.path() / "whole", options));
+  for (const char* file : {"model.safetensors", "optimizer.safetensors"}) {
+    const RunDirectory run = RunDirectory::create(directory.path() / file, options);
+    train(run, 12);  // checkpoints of steps 10 and 12
+    flip_byte(newest_checkpoint(run.path()) / file);
+    const Trained resumed = train(run);
+    ASSERT_EQ(resumed.warnings.size(), 1u);
+    EXPECT_NE(resumed.warnings[0].find("damaged"), std::string::npos) << resumed.warnings[0];
+    EXPECT_NE(resumed.warnings[0].find("step-000012"), std::string::npos) << resumed.warnings[0];
+    expect_same(resumed, whole);
+  }
+}
+
+TEST(Checkpoints, OfAnotherModelIsAnError) {
+  const TemporaryDirectory directory;
+  const RunDirectory mine = RunDirectory::create(directory.path() / "mine", mini_run("recall", "sw-ovq"));
+  const RunDirectory other = RunDirectory::create(directory.path() / "other", mini_run("recall", "gdn"));
+  train(mine, 5);
+  train(other, 5);
+  std::filesystem::remove_all(checkpoint_directory(mine.path()));
+  std::filesystem::copy(checkpoint_directory(other.path()), checkpoint_directory(mine.path()),
+                        std::filesystem::copy_options::recursive);
+  EXPECT_THROW(train(mine), std::runtime_error);
+  EXPECT_TRUE(std::filesystem::exists(newest_checkpoint(mine.path())));
+}
+
+TEST(Training, StopsWhenNothingIsFinite) {
+  const TemporaryDirectory directory;
+  RunOptions options = mini_run("recall", "sw-nope");
+  options.learning_rate = 1e30;
+  options.clip = 0;
+  options.warmup = 0;
+  const RunDirectory run = RunDirectory::create(directory.path() / "run", options);
+  try {
+    train(run);
+    FAIL() << "went on";
+  } catch (const std::runtime_error& error) {
+    EXPECT_NE(std::string(error.what()).find("not finite"), std::string::npos) << error.what();
+  }
+}
+
+TEST(Training, AccumulationChangesNothingButRounding) {
+  const TemporaryDirectory directory;
+  RunOptions options = mini_run("recall", "sw-ovq");
+  options.steps = 3;
+  const Trained whole = train(RunDirectory::create(directory.path() / "whole", options));
+  options.accumulate = 3;
+  const Trained parts = train(RunDirectory::create(directory.path() / "parts", options));
+  for (size_t i = 0; i < whole.losses.size(); ++i) EXPECT_NEAR(whole.losses[i], parts.losses[i], 1e-4);
+}
+
+TEST(Training, StopsAtTheTarget) {
+  const TemporaryDirectory directory;
+  RunOptions options = mini_run("recall", "sw-nope");
+  options.target = 1e-9;
+  options.eval_every = 2;
+  const auto model = mini_run("recall", "sw-nope");
+  const Trained result = train(RunDirectory::create(directory.path() / "run", options));
+  if (result.outcome == Outcome::target_reached) {
+    EXPECT_LT(result.losses.size(), 20u);
+  }
+}
+
+TEST(Training, RefusesADirectoryThatHoldsARun) {
+  const TemporaryDirectory directory;
+  RunDirectory::create(directory.path() / "run", mini_run("recall", "sw-nope"));
+  EXPECT_THROW(RunDirectory::create(directory.path() / "run", mini_run("recall", "sw-nope")), std::runtime_error);
+  std::ofstream(directory.path() / "file") << "x";
+  EXPECT_THROW(RunDirectory::create(directory.path() / "file" / "run", mini_run("recall", "sw-nope")),
+               std::runtime_error);
+  EXPECT_THROW(RunDirectory::open(directory.path() / "none"), std::runtime_error);
+}
+
+TEST(Options, RoundTripAndErrors) {
+  const RunOptions options = mini_run("recall", "sw-ovq");
+  EXPECT_EQ(to_json(run_options_from_json(to_json(options))), to_json(options));
+  const auto message = [](const json& object) -> std::string {
+    try {
+      resolved(run_options_from_json(object));
+    } catch (const std::invalid_argument& error) {
+      return error.what();
+    }
+    return "";
+  };
+  EXPECT_NE(message({{"stepps", 3}}).find("steps"), std::string::npos);
+  EXPECT_NE(message({{"steps", -3}}).find("steps is -3"), std::string::npos);
+  EXPECT_NE(message({{"model", "sw-ovk"}}).find("sw-ovq"), std::string::npos);
+  EXPECT_NE(message({{"task", "recal"}}).find("recall"), std::string::npos);
+  EXPECT_NE(message({{"scale", "smal"}}).find("small"), std::string::npos);
+}
+
+// How a row is cut into pieces and which rows are read together changes no choice and hardly a loss.
+TEST(Evaluate, StreamsTheSameInAnyPieces) {
+  for (const char* pattern : {"sw-ovq", "sw-nope", "gdn"}) {
+    const RunOptions options = mini_run("recall", pattern);
+    const auto task = make_task(options);
+    const auto model = models::make_model(model_config(options, task->vocab()), 3);
+    const Evaluation whole = evaluate(*model, *task, {.length = 96, .rows = 6, .batch = 6, .piece = 1000});
+    for (const int64_t piece : {1, 7, 64}) {
+      const Evaluation pieces = evaluate(*model, *task, {.length = 96, .rows = 6, .batch = 4, .piece = piece});
+      EXPECT_EQ(pieces.total.targets, whole.total.targets);
+      EXPECT_NEAR(pieces.total.loss(), whole.total.loss(), 1e-4) << pattern << " " << piece;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace ovq::train::test
