@@ -10,3 +10,5 @@ function(ovq_add_nn_test name)
 endfunction()
 
 ovq_add_nn_test(layers_test layers_test.cpp)
+ovq_add_nn_test(recurrences_test recurrences_test.cpp)
+ovq_add_nn_test(linear_mixers_test linear_mixers_test.cpp)

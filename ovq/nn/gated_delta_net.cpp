@@ -19,10 +19,6 @@ const GatedDeltaNetOptions& checked(const GatedDeltaNetOptions& options) {
   return options;
 }
 
-ShortConvolutionOptions convolution(int64_t channels, int64_t width) {
-  return {.channels = channels, .width = width, .activation = Activation::silu};
-}
-
 }  // namespace
 
 GatedDeltaNet::GatedDeltaNet(const GatedDeltaNetOptions& options)
@@ -34,9 +30,9 @@ GatedDeltaNet::GatedDeltaNet(const GatedDeltaNetOptions& options)
       a_proj_(make_projection(options.width, options.heads)),
       b_proj_(make_projection(options.width, options.heads)),
       o_proj_(make_projection(options.heads * options.value_dim, options.width)),
-      conv_q_(convolution(options.heads * options.key_dim, options.conv_width)),
-      conv_k_(convolution(options.heads * options.key_dim, options.conv_width)),
-      conv_v_(convolution(options.heads * options.value_dim, options.conv_width)),
+      conv_q_(silu_convolution(options.heads * options.key_dim, options.conv_width)),
+      conv_k_(silu_convolution(options.heads * options.key_dim, options.conv_width)),
+      conv_v_(silu_convolution(options.heads * options.value_dim, options.conv_width)),
       A_log_(initial_a_log(options.heads, 0, 16)),
       dt_bias_(initial_dt_bias(options.heads)),
       norm_(options.value_dim) {

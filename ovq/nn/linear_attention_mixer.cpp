@@ -19,10 +19,6 @@ const LinearAttentionMixerOptions& checked(const LinearAttentionMixerOptions& op
   return options;
 }
 
-ShortConvolutionOptions convolution(int64_t channels, int64_t width) {
-  return {.channels = channels, .width = width, .activation = Activation::silu};
-}
-
 }  // namespace
 
 LinearAttentionMixer::LinearAttentionMixer(const LinearAttentionMixerOptions& options)
@@ -31,9 +27,9 @@ LinearAttentionMixer::LinearAttentionMixer(const LinearAttentionMixerOptions& op
       k_proj_(make_projection(options.width, options.heads * options.key_dim)),
       v_proj_(make_projection(options.width, options.heads * options.value_dim)),
       o_proj_(make_projection(options.heads * options.value_dim, options.width)),
-      conv_q_(convolution(options.heads * options.key_dim, options.conv_width)),
-      conv_k_(convolution(options.heads * options.key_dim, options.conv_width)),
-      conv_v_(convolution(options.heads * options.value_dim, options.conv_width)),
+      conv_q_(silu_convolution(options.heads * options.key_dim, options.conv_width)),
+      conv_k_(silu_convolution(options.heads * options.key_dim, options.conv_width)),
+      conv_v_(silu_convolution(options.heads * options.value_dim, options.conv_width)),
       norm_(options.value_dim) {
   register_module("q_proj", q_proj_);
   register_module("k_proj", k_proj_);

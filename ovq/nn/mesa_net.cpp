@@ -21,10 +21,6 @@ const MesaNetOptions& checked(const MesaNetOptions& options) {
   return options;
 }
 
-ShortConvolutionOptions convolution(int64_t channels, int64_t width) {
-  return {.channels = channels, .width = width, .activation = Activation::silu};
-}
-
 }  // namespace
 
 MesaNet::MesaNet(const MesaNetOptions& options)
@@ -35,8 +31,8 @@ MesaNet::MesaNet(const MesaNetOptions& options)
       a_proj_(make_projection(options.width, options.heads, true)),
       b_proj_(make_projection(options.width, options.heads, true)),
       o_proj_(make_projection(options.heads * options.value_dim, options.width)),
-      conv_q_(convolution(options.heads * options.key_dim, options.conv_width)),
-      conv_k_(convolution(options.heads * options.key_dim, options.conv_width)),
+      conv_q_(silu_convolution(options.heads * options.key_dim, options.conv_width)),
+      conv_k_(silu_convolution(options.heads * options.key_dim, options.conv_width)),
       // softplus(lambda) + 0.25 = 1
       lambda_(at::full({options.heads, options.key_dim}, std::log(std::expm1(1 - kSmallestLambda)))),
       norm_(options.value_dim) {

@@ -1,4 +1,4 @@
-// How the layers' parameters start.
+// How the layers' parameters start, and checks of their options.
 #pragma once
 
 #include <torch/torch.h>
@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "ovq/kernels/error.h"
+#include "ovq/nn/short_convolution.h"
 
 namespace ovq::nn {
 
@@ -16,6 +17,11 @@ inline torch::nn::Linear make_projection(int64_t from, int64_t to, bool bias = f
   linear->weight.normal_(0, 0.02);
   if (bias) linear->bias.zero_();
   return linear;
+}
+
+// What stands behind projections.
+inline ShortConvolutionOptions silu_convolution(int64_t channels, int64_t width) {
+  return {.channels = channels, .width = width, .activation = Activation::silu};
 }
 
 // Steps log-uniform in [1e-3, 1e-1] as what softplus turns into them.

@@ -44,16 +44,17 @@ TEST(RmsNorm, Gradients) {
     Tensor x = at::randn({3, 35, 5}, kDouble) * scale, weight = at::randn({5}, kDouble);
     const double tolerance = 1e-6;
     expect_gradients(
-        {{"x", x}, {"weight", weight}}, [&] { return std::vector{rms_norm(x, weight)}; }, tolerance, 1e-5 * scale);
+        {{"x", x}, {"weight", weight}}, [&] { return std::vector{rms_norm(x, weight)}; }, tolerance, 1e-4 * scale);
     expect_gradients(
-        {{"x", x}}, [&] { return std::vector{l2n(x)}; }, tolerance, 1e-5 * scale);
+        {{"x", x}}, [&] { return std::vector{l2n(x)}; }, tolerance, 1e-4 * scale);
   }
 }
 
 Tensor plain_convolution(const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& before) {
   const int64_t channels = x.size(2), width = weight.size(1);
   const Tensor all = at::cat({before, x}, 1).transpose(1, 2);
-  return torch::conv1d(all, weight.view({channels, 1, width}), bias, 1, at::IntArrayRef{0}, 1, channels).transpose(1, 2);
+  return torch::conv1d(all, weight.view({channels, 1, width}), bias, 1, at::IntArrayRef{0}, 1, channels)
+      .transpose(1, 2);
 }
 
 TEST(ShortConvolution, EqualsConv1d) {

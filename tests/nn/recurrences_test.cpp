@@ -1,0 +1,229 @@
+// Every linear recurrence: the chunk form against the token loop, and its gradients against central differences.
+#include "ovq/nn/gated_delta.h"
+#include "ovq/nn/linear_attention.h"
+#include "ovq/nn/mesa.h"
+#include "ovq/nn/rms_norm.h"
+#include "ovq/nn/ssd.h"
+#include "tests/nn/tensor_checks.h"
+
+namespace ovq::nn::test {
+namespace {
+
+using Tensors = std::vector<Tensor>;
+
+struct Sizes {
+  int64_t batch = 2, time = 130, heads = 2, key_dim = 8, value_dim = 5;
+};
+
+// A recurrence as a function of a list of tensors: those along time first, the state last.
+struct Recurrence {
+  std::string name;
+  std::vector<std::string> arguments;
+  int64_t along_time;
+  std::function<Tensors(const Sizes&)> inputs;  // double
+  std::function<RecurrenceResult(const Tensors&, int64_t chunk)> by_chunks, by_tokens;
+};
+
+const auto kDouble = at::TensorOptions().dtype(at::kDouble);
+Tensor normal(at::IntArrayRef shape) { return at::randn(shape, kDouble); }
+Tensor unit(at::IntArrayRef shape) { return l2n(normal(shape)); }
+
+// Decays from none to nearly all, so that weak ones come after strong ones in the same chunk.
+Tensor decays(const Sizes& s) {
+  return -(2 * normal({s.batch, s.time, s.heads}) - 1).exp() -
+         50 * at::rand({s.batch, s.time, s.heads}, kDouble).gt(0.98);
+}
+
+std::vector<Recurrence> recurrences() {
+  const auto q = [](const Sizes& s) { return unit({s.batch, s.time, s.heads, s.key_dim}); };
+  const auto v = [](const Sizes& s) { return normal({s.batch, s.time, s.heads, s.value_dim}); };
+  const auto beta = [](const Sizes& s) { return at::rand({s.batch, s.time, s.heads}, kDouble); };
+  const auto state = [](const Sizes& s) { return normal({s.batch, s.heads, s.key_dim, s.value_dim}); };
+  const auto linear_inputs = [](const Tensors& x, int64_t chunk) {
+    return LinearAttentionInputs{.q = x[0], .k = x[1], .v = x[2], .g = x[3], .state = x[4], .chunk = chunk};
+  };
+  const auto delta_inputs = [](const Tensors& x, int64_t chunk) {
+    return GatedDeltaInputs{.q = x[0], .k = x[1], .v = x[2], .g = x[3], .beta = x[4], .state = x[5], .chunk = chunk};
+  };
+  const auto ssd_inputs = [](const Tensors& x, int64_t chunk) {
+    return SsdInputs{.x = x[0], .dt = x[1], .a = x[4], .b = x[2], .c = x[3], .d = x[5], .state = x[6], .chunk = chunk};
+  };
+  const auto mesa_inputs = [](const Tensors& x, int64_t chunk) {
+    return MesaInputs{
+        .q = x[0], .k = x[1], .v = x[2], .g = x[3], .beta = x[4], .lambda = x[5], .state = x[6], .chunk = chunk};
+  };
+  return {
+      {"linear_attention",
+       {"q", "k", "v", "g", "state"},
+       4,
+       [=](const Sizes& s) {
+         return Tensors{q(s), q(s), v(s), decays(s), state(s)};
+       },
+       [=](const Tensors& x, int64_t chunk) { return linear_attention(linear_inputs(x, chunk)); },
+       [=](const Tensors& x, int64_t chunk) { return linear_attention_recurrent(linear_inputs(x, chunk)); }},
+      {"gated_delta",
+       {"q", "k", "v", "g", "beta", "state"},
+       5,
+       [=](const Sizes& s) { return Tensors{q(s), q(s), v(s), decays(s), beta(s), state(s)}; },
+       [=](const Tensors& x, int64_t chunk) { return gated_delta(delta_inputs(x, chunk)); },
+       [=](const Tensors& x, int64_t chunk) { return gated_delta_recurrent(delta_inputs(x, chunk)); }},
+      {"ssd",
+       {"x", "dt", "b", "c", "a", "d", "state"},
+       4,
+       [=](const Sizes& s) {
+         const Tensor b = normal({s.batch, s.time, 1, s.key_dim}), c = normal({s.batch, s.time, 1, s.key_dim});
+         return Tensors{v(s), beta(s), b, c, -normal({s.heads}).exp(), normal({s.heads}), state(s)};
+       },
+       [=](const Tensors& x, int64_t chunk) { return ssd(ssd_inputs(x, chunk)); },
+       [=](const Tensors& x, int64_t chunk) { return ssd_recurrent(ssd_inputs(x, chunk)); }},
+      {"mesa",
+       {"q", "k", "v", "g", "beta", "lambda", "state"},
+       5,
+       [=](const Sizes& s) {
+         const Tensor keys = normal({s.batch, s.heads, s.key_dim, s.key_dim}) / std::sqrt(s.key_dim);
+         const Tensor start = at::cat({at::matmul(keys, keys.transpose(-1, -2)), state(s)}, -1);
+         return Tensors{q(s), q(s), v(s), decays(s), beta(s), 0.25 + at::rand({s.heads, s.key_dim}, kDouble), start};
+       },
+       [=](const Tensors& x, int64_t chunk) { return mesa(mesa_inputs(x, chunk)); },
+       [=](const Tensors& x, int64_t chunk) { return mesa_recurrent(mesa_inputs(x, chunk)); }},
+  };
+}
+
+Tensors in_float(const Tensors& x) {
+  Tensors result;
+  for (const Tensor& tensor : x) result.push_back(tensor.to(at::kFloat));
+  return result;
+}
+
+void PrintTo(const Recurrence& recurrence, std::ostream* out) { *out << recurrence.name; }
+
+class Recurrences : public testing::TestWithParam<Recurrence> {
+ protected:
+  void SetUp() override { torch::manual_seed(7); }
+
+  // The tensors along time between two tokens, and the state.
+  Tensors piece(const Tensors& inputs, int64_t begin, int64_t end, const Tensor& state) const {
+    Tensors result = inputs;
+    for (int64_t i = 0; i < GetParam().along_time; ++i) result[i] = inputs[i].slice(1, begin, end);
+    result.back() = state;
+    return result;
+  }
+
+  const Recurrence& x = GetParam();
+};
+
+TEST_P(Recurrences, ChunksEqualTokens) {
+  for (const int64_t time : {0, 1, 2, 63, 64, 65, 130}) {
+    for (const int64_t chunk : {1, 16, 64}) {
+      const Tensors inputs = x.inputs({.time = time});
+      const RecurrenceResult actual = x.by_chunks(inputs, chunk), truth = x.by_tokens(inputs, chunk);
+      EXPECT_TRUE(close(actual.o, truth.o, 1e-9)) << "time " << time << ", chunk " << chunk;
+      EXPECT_TRUE(close(actual.state, truth.state, 1e-9)) << "time " << time << ", chunk " << chunk;
+      const RecurrenceResult single = x.by_chunks(in_float(inputs), chunk),
+                             plain = x.by_tokens(in_float(inputs), chunk);
+      EXPECT_TRUE(calibrated(single.o, plain.o, truth.o)) << "time " << time << ", chunk " << chunk;
+      EXPECT_TRUE(calibrated(single.state, plain.state, truth.state)) << "time " << time << ", chunk " << chunk;
+    }
+  }
+}
+
+TEST_P(Recurrences, LargeHeads) {
+  const Tensors inputs = x.inputs({.batch = 1, .time = 200, .heads = 3, .key_dim = 32, .value_dim = 48});
+  const RecurrenceResult single = x.by_chunks(in_float(inputs), 64), plain = x.by_tokens(in_float(inputs), 64);
+  const RecurrenceResult truth = x.by_tokens(inputs, 64);
+  EXPECT_TRUE(calibrated(single.o, plain.o, truth.o));
+  EXPECT_TRUE(calibrated(single.state, plain.state, truth.state));
+}
+
+TEST_P(Recurrences, NoStateIsZeros) {
+  Tensors inputs = x.inputs({.time = 20});
+  inputs.back() = at::zeros_like(inputs.back());
+  const RecurrenceResult zeros = x.by_chunks(inputs, 16);
+  inputs.back() = Tensor();
+  const RecurrenceResult none = x.by_chunks(inputs, 16);
+  EXPECT_TRUE(close(none.o, zeros.o, 0));
+  EXPECT_TRUE(close(none.state, zeros.state, 0));
+  EXPECT_TRUE(close(x.by_tokens(inputs, 16).o, zeros.o, 1e-9));
+}
+
+TEST_P(Recurrences, Gradients) {
+  for (const auto& [time, chunk] : {std::pair{1, 4}, {7, 4}, {8, 4}}) {
+    Tensors inputs = x.inputs({.time = time, .key_dim = 3, .value_dim = 2});
+    std::vector<Named> named;
+    for (size_t i = 0; i < inputs.size(); ++i) {
+      inputs[i] = inputs[i].contiguous();
+      named.push_back({x.name + "." + x.arguments[i], inputs[i]});
+    }
+    expect_gradients(named, [&, chunk = chunk] {
+      Tensors copies = inputs;
+      copies.back() = inputs.back().clone();  // without gradients, one token overwrites its state
+      const RecurrenceResult result = x.by_chunks(copies, chunk);
+      return Tensors{result.o, result.state};
+    });
+  }
+}
+
+TEST_P(Recurrences, GradientsEqualThoseOfTheTokenLoop) {
+  Tensors inputs = x.inputs({.time = 130});
+  for (Tensor& input : inputs) input = input.contiguous().requires_grad_(true);
+  const auto gradients = [&](const RecurrenceResult& result) {
+    return torch::autograd::grad({weighted_sum({result.o, result.state})}, inputs);
+  };
+  const auto actual = gradients(x.by_chunks(inputs, 64)), truth = gradients(x.by_tokens(inputs, 64));
+  for (size_t i = 0; i < inputs.size(); ++i) EXPECT_TRUE(close(actual[i], truth[i], 1e-9)) << x.arguments[i];
+}
+
+TEST_P(Recurrences, PiecesCarryTheState) {
+  const torch::NoGradGuard no_grad;
+  const Tensors inputs = x.inputs({.time = 130});
+  const RecurrenceResult whole = x.by_chunks(inputs, 64);
+  Tensor state = inputs.back().clone();
+  Tensors outputs;
+  int64_t begin = 0;
+  for (const int64_t end : {1, 2, 40, 104, 104, 130}) {
+    const RecurrenceResult part = x.by_chunks(piece(inputs, begin, end, state), 64);
+    outputs.push_back(part.o);
+    state = part.state;
+    begin = end;
+  }
+  EXPECT_TRUE(close(at::cat(outputs, 1), whole.o, 1e-9));
+  EXPECT_TRUE(close(state, whole.state, 1e-9));
+}
+
+TEST_P(Recurrences, TheFutureDoesNotCount) {
+  const Tensors inputs = x.inputs({.time = 130});
+  const Tensor whole = x.by_chunks(inputs, 64).o;
+  for (const int64_t time : {1, 63, 64, 100}) {
+    Tensors changed = inputs;
+    for (int64_t i = 0; i < x.along_time; ++i) {
+      changed[i] = inputs[i].clone();
+      changed[i].slice(1, time).mul_(0.5);
+    }
+    EXPECT_TRUE(close(x.by_chunks(changed, 64).o.slice(1, 0, time), whole.slice(1, 0, time), 0));
+  }
+}
+
+TEST_P(Recurrences, BadShapesAreNamed) {
+  const Tensors inputs = x.inputs({.time = 4});
+  for (size_t i = 1; i < inputs.size(); ++i) {
+    Tensors wrong = inputs;
+    wrong[i] = at::zeros({3, 3, 3}, kDouble);
+    EXPECT_THROW(x.by_chunks(wrong, 4), std::invalid_argument) << x.arguments[i];
+  }
+  EXPECT_THROW(x.by_chunks(inputs, 0), std::invalid_argument);
+}
+
+INSTANTIATE_TEST_SUITE_P(, Recurrences, testing::ValuesIn(recurrences()),
+                         [](const auto& info) { return info.param.name; });
+
+// Repeated keys written at full strength: the worst case for the inverse.
+TEST(GatedDelta, RepeatedKeys) {
+  torch::manual_seed(8);
+  const Tensor k = unit({1, 1, 1, 8}).expand({1, 128, 1, 8}), v = normal({1, 128, 1, 4}),
+               ones = at::ones({1, 128, 1}, kDouble);
+  const GatedDeltaInputs inputs{.q = k, .k = k, .v = v, .g = ones * 0, .beta = ones};
+  EXPECT_TRUE(close(gated_delta(inputs).o, gated_delta_recurrent(inputs).o, 1e-9));
+}
+
+}  // namespace
+}  // namespace ovq::nn::test
