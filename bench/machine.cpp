@@ -1,5 +1,6 @@
 #include "bench/machine.h"
 
+#include <link.h>
 #include <sched.h>
 #include <sys/resource.h>
 #include <unistd.h>
@@ -7,6 +8,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdlib>
+#include <filesystem>
 #include <fstream>
 #include <string>
 
@@ -59,12 +61,30 @@ Machine describe_machine() {
                   .threads = kernels::max_threads(),
                   .commit = OVQ_COMMIT,
 #ifdef __VERSION__
-                  .compiler = __VERSION__
+                  .compiler = __VERSION__,
 #endif
-  };
+                  .blas = loaded_blas()};
   double load = 0;
   if (getloadavg(&load, 1) == 1) machine.load_average = load;
   return machine;
+}
+
+std::string loaded_blas() {
+  std::string path;
+  const auto look = [](dl_phdr_info* info, size_t, void* found) {
+    const std::filesystem::path object(info->dlpi_name);
+    const std::string name = object.filename();
+    for (const char* blas : {"libblas", "libopenblas", "libmkl_", "libblis", "libatlas", "libflexiblas"}) {
+      if (!name.starts_with(blas)) continue;
+      std::error_code error;
+      const std::filesystem::path file = std::filesystem::canonical(object, error);
+      *static_cast<std::string*>(found) = error ? object : file;
+      return 1;
+    }
+    return 0;
+  };
+  dl_iterate_phdr(look, &path);
+  return path;
 }
 
 Bystanders::Bystanders() : start_(sample()) {}

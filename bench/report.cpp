@@ -4,20 +4,12 @@
 
 #include <algorithm>
 #include <cmath>
-#include <iterator>
 #include <nlohmann/json.hpp>
+
+#include "bench/report_parts.h"
 
 namespace ovq::bench {
 namespace {
-
-std::string human_seconds(double seconds) {
-  if (seconds >= 1) return fmt::format("{:.3f} s", seconds);
-  return seconds >= 1e-3 ? fmt::format("{:.2f} ms", seconds * 1e3) : fmt::format("{:.1f} us", seconds * 1e6);
-}
-
-std::string human_bytes(double bytes) {
-  return bytes >= 1e6 ? fmt::format("{:.1f} MB", bytes * 1e-6) : fmt::format("{:.1f} kB", bytes * 1e-3);
-}
 
 std::string human_figure(const Figure& figure) {
   if (figure.unit == "bytes") return human_bytes(figure.value);
@@ -31,8 +23,6 @@ double percent_of_peak(const Report& report, const CaseResult& result) {
   return 100 * result.flops / result.timing.best / report.fma_peak;
 }
 
-using Line = std::vector<std::string>;
-
 Line cells(const Report& report, const CaseResult& result) {
   Line line{result.name, human_seconds(result.timing.best), human_seconds(result.timing.median), "", "", ""};
   if (result.flops > 0) {
@@ -43,23 +33,14 @@ Line cells(const Report& report, const CaseResult& result) {
   return line;
 }
 
-std::string join(const Line& line, const std::vector<size_t>& widths) {
-  std::string text = fmt::format("{:<{}}", line[0], widths[0]);
-  for (size_t i = 1; i < line.size(); ++i) text += fmt::format("  {:>{}}", line[i], widths[i]);
-  return text + "\n";
-}
-
 std::string header(const Report& report) {
   const Machine& machine = report.machine;
-  std::string text =
-      fmt::format("ovq {} ({}), {}, threads {} of {} cores, {}, compiler {}\n", OVQ_VERSION, machine.commit,
-                  machine.isa, machine.threads, machine.cores, machine.cpu, machine.compiler);
+  std::string text = describe(machine);
   text +=
       fmt::format("FMA peak {:.1f} GFLOP/s ({}); read bandwidth {:.1f} GB/s ({:.0f} MB; last-level cache {:.0f} MB)\n",
                   report.fma_peak * 1e-9, report.peak_isa, report.read_bandwidth * 1e-9, report.read_bytes * 1e-6,
                   machine.last_level_cache * 1e-6);
-  text += fmt::format("load average {:.2f} at the start; others kept {:.2f} cores busy meanwhile; {:.0f} s in all\n",
-                      machine.load_average, report.bystander_cores, report.seconds);
+  text += describe_load(machine, report.bystander_cores, report.seconds);
   return text;
 }
 
@@ -93,16 +74,10 @@ bool Report::matched() const {
 }
 
 std::vector<std::string> Report::notes() const {
-  std::vector<std::string> notes;
-  if (machine.load_average > 0.5)
-    notes.push_back(fmt::format("the machine was busy just before: load average {:.2f}", machine.load_average));
-  if (bystander_cores > 0.05 * machine.cores)
-    notes.push_back(
-        fmt::format("the machine was busy with other work ({:.2f} cores): times are upper bounds", bystander_cores));
+  std::vector<std::string> notes = machine_notes(machine, bystander_cores);
   if (std::min(fma_peak_before, fma_peak_after) < 0.95 * fma_peak)
     notes.push_back(fmt::format("the FMA peak moved during the run: {:.1f} GFLOP/s before, {:.1f} after",
                                 fma_peak_before * 1e-9, fma_peak_after * 1e-9));
-  if (machine.threads > machine.cores) notes.push_back("more threads than cores");
   return notes;
 }
 
@@ -110,18 +85,16 @@ std::string to_table(const Report& report) {
   std::vector<Line> lines{{"case", "best", "median", "GFLOP/s", "% peak", "allocated"}};
   for (const CaseResult& result : report.cases)
     if (result.mismatch.empty()) lines.push_back(cells(report, result));
-  std::vector<size_t> widths(lines[0].size());
-  for (const Line& line : lines)
-    for (size_t i = 0; i < line.size(); ++i) widths[i] = std::max(widths[i], line[i].size());
+  const std::vector<std::string> rows = aligned(lines);
 
-  std::string text = header(report) + "\n" + join(lines[0], widths);
+  std::string text = header(report) + "\n" + rows[0];
   size_t timed = 1;
   for (const CaseResult& result : report.cases) {
     if (!result.mismatch.empty()) {
       text += fmt::format("{}: NOT TIMED: {}\n", result.name, result.mismatch);
       continue;
     }
-    text += join(lines[timed++], widths);
+    text += rows[timed++];
     for (const Figure& figure : result.figures) text += fmt::format("    {}: {}\n", figure.name, human_figure(figure));
   }
   if (!report.comparisons.empty()) text += "\n";
@@ -131,19 +104,9 @@ std::string to_table(const Report& report) {
 }
 
 std::string to_json(const Report& report) {
-  const Machine& machine = report.machine;
   nlohmann::ordered_json json{
       {"version", OVQ_VERSION},
-      {"machine",
-       {{"cpu", machine.cpu},
-        {"cores", machine.cores},
-        {"threads", machine.threads},
-        {"isa", machine.isa},
-        {"last_level_cache_bytes", machine.last_level_cache},
-        {"commit", machine.commit},
-        {"compiler", machine.compiler},
-        {"load_average", machine.load_average},
-        {"bystander_cores", report.bystander_cores}}},
+      {"machine", to_json(report.machine, report.bystander_cores)},
       {"fma_peak_gflops_per_second",
        {{"isa", report.peak_isa},
         {"used", report.fma_peak * 1e-9},

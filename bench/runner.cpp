@@ -8,12 +8,24 @@
 #include "bench/check.h"
 
 namespace ovq::bench {
+namespace {
+
+bool on_terminal() { return isatty(STDERR_FILENO) != 0; }
+
+}  // namespace
+
+Progress::Progress(const std::string& name) {
+  if (on_terminal()) fmt::print(stderr, "\r\x1b[K{} ...", name);
+}
+
+Progress::~Progress() {
+  if (on_terminal()) fmt::print(stderr, "\r\x1b[K");
+}
 
 void Runner::run(const std::string& name, const std::function<void()>& check,
                  const std::function<CaseResult()>& measure) {
   if (!wanted(name)) return;
-  const bool show_progress = isatty(STDERR_FILENO) != 0;
-  if (show_progress) fmt::print(stderr, "\r\x1b[K{} ...", name);
+  const Progress progress(name);
   CaseResult result;
   try {
     check();
@@ -23,7 +35,6 @@ void Runner::run(const std::string& name, const std::function<void()>& check,
   }
   result.name = name;
   cases_.push_back(result);
-  if (show_progress) fmt::print(stderr, "\r\x1b[K");
 }
 
 CaseResult Runner::time(const std::function<void()>& work, double flops) const {

@@ -14,6 +14,17 @@ namespace ovq::bench {
 struct RunOptions {
   bool quick = false;  // reduced sizes and fewer rounds
   std::string filter;  // only cases whose name contains it
+
+  bool wanted(const std::string& name) const { return name.find(filter) != std::string::npos; }
+};
+
+// Shows on a terminal what is being measured while an object of this class lives.
+class Progress {
+ public:
+  explicit Progress(const std::string& name);
+  ~Progress();
+  Progress(const Progress&) = delete;
+  Progress& operator=(const Progress&) = delete;
 };
 
 class Runner {
@@ -21,7 +32,7 @@ class Runner {
   explicit Runner(const RunOptions& options) : options_(options) {}
 
   bool quick() const { return options_.quick; }
-  bool wanted(const std::string& name) const { return name.find(options_.filter) != std::string::npos; }
+  bool wanted(const std::string& name) const { return options_.wanted(name); }
 
   // `check` throws Mismatch if the code under test is wrong; `measure` fills in everything but the name. Nothing
   // happens if the case is not wanted.

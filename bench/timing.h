@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <vector>
 
@@ -38,17 +39,31 @@ struct Timing {
   int rounds = 0;
 };
 
+inline Timing summary(const std::vector<double>& times) {
+  return {*std::min_element(times.begin(), times.end()), median(times), static_cast<int>(times.size())};
+}
+
+// Rounds of several kinds of work in turn, so that what disturbs the machine disturbs all of them.
+template <class... Work>
+std::array<Timing, sizeof...(Work)> alternate(const Repetition& repetition, Work&&... work) {
+  std::array<std::vector<double>, sizeof...(Work)> times;
+  double total = 0;
+  for (int round = 0; round < repetition.max_rounds; ++round) {
+    if (round >= repetition.min_rounds && repetition.seconds > 0 && total > repetition.seconds) break;
+    size_t kind = 0;
+    for (const double seconds : {time_once(work)...}) {
+      times[kind++].push_back(seconds);
+      total += seconds;
+    }
+  }
+  std::array<Timing, sizeof...(Work)> timings;
+  std::transform(times.begin(), times.end(), timings.begin(), summary);
+  return timings;
+}
+
 template <class Work>
 Timing repeat(Work&& work, const Repetition& repetition) {
-  std::vector<double> times;
-  double total = 0;
-  while (static_cast<int>(times.size()) < repetition.max_rounds) {
-    if (static_cast<int>(times.size()) >= repetition.min_rounds && repetition.seconds > 0 && total > repetition.seconds)
-      break;
-    times.push_back(time_once(work));
-    total += times.back();
-  }
-  return {*std::min_element(times.begin(), times.end()), median(times), static_cast<int>(times.size())};
+  return alternate(repetition, work)[0];
 }
 
 }  // namespace ovq::bench

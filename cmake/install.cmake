@@ -4,6 +4,10 @@ include(GNUInstallDirs)
 
 if(OVQ_BUILD_CLI)
   install(TARGETS ovq RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
+  if(OVQ_BUILD_TORCH)
+    install(TARGETS ovq_ops LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
+    set_target_properties(ovq PROPERTIES INSTALL_RPATH "$ORIGIN/../${CMAKE_INSTALL_LIBDIR}")
+  endif()
 endif()
 
 set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/ovq)

@@ -7,6 +7,7 @@
 #include "ovq/kernels/attention.h"
 #include "ovq/kernels/checks.h"
 #include "ovq/ops/inputs.h"
+#include "ovq/ops/outputs.h"
 #include "ovq/ops/plain_attention.h"
 #include "ovq/ops/tensor_view.h"
 
@@ -33,7 +34,7 @@ class FusedAttention : public torch::autograd::Function<FusedAttention> {
   static Tensor forward(AutogradContext* context, const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& beta,
                         int64_t window, int64_t query_offset, const std::vector<int64_t>& cu_seqlens) {
     use_torch_threads();
-    const Tensor o = at::empty({q.size(0), q.size(1), q.size(2), v.size(3)}, q.options());
+    const Tensor o = empty_output({q.size(0), q.size(1), q.size(2), v.size(3)});
     const Tensor lse = at::empty({q.size(0), q.size(1), q.size(2), 1}, q.options());
     kernels::attention_forward(kernel_inputs(q, k, v, beta, window, query_offset, cu_seqlens),
                                {.o = view_of(o), .lse = view_of(lse)});
@@ -50,8 +51,8 @@ class FusedAttention : public torch::autograd::Function<FusedAttention> {
     const Tensor &q = saved[0], &k = saved[1], &v = saved[2], &beta = saved[3], &o = saved[4], &lse = saved[5];
     const std::vector<int64_t> cu_seqlens = context->saved_data["cu_seqlens"].toIntVector();
     const Tensor d_o = with_contiguous_rows(gradients[0]);
-    const auto like = [](const Tensor& x) { return at::empty(x.sizes(), x.options()); };
-    const Tensor d_q = like(q), d_k = like(k), d_v = like(v), d_beta = like(beta);
+    const Tensor d_q = empty_output(q.sizes()), d_k = empty_output(k.sizes()), d_v = empty_output(v.sizes());
+    const Tensor d_beta = empty_output(beta.sizes());
     kernels::attention_backward(
         kernel_inputs(q, k, v, beta, context->saved_data["window"].toInt(), context->saved_data["query_offset"].toInt(),
                       cu_seqlens),

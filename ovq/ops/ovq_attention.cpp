@@ -8,6 +8,7 @@
 #include "ovq/kernels/checks.h"
 #include "ovq/kernels/ovq_attention.h"
 #include "ovq/ops/inputs.h"
+#include "ovq/ops/outputs.h"
 #include "ovq/ops/tensor_view.h"
 
 namespace ovq::ops {
@@ -66,7 +67,7 @@ class FusedOvqAttention : public torch::autograd::Function<FusedOvqAttention> {
     use_torch_threads();
     const kernels::OvqInputs inputs = kernel_inputs(q, k, v, beta, *call);
     std::vector<OvqState> states = working_states(q, k, v, *call);
-    const Tensor o = at::empty({q.size(0), q.size(1), q.size(2), v.size(3)}, q.options());
+    const Tensor o = empty_output({q.size(0), q.size(1), q.size(2), v.size(3)});
     kernels::OvqOutputs outputs = {.o = view_of(o), .lse = {}, .assignments = {}};
     Tensor lse, assignments;
     if (call->want_gradients) {
@@ -134,8 +135,8 @@ class FusedOvqAttention : public torch::autograd::Function<FusedOvqAttention> {
       d_initial.push_back({views[0], views[1], views[2], views[3]});
     }
 
-    const auto like = [](const Tensor& x) { return at::empty(x.sizes(), x.options()); };
-    const Tensor d_q = like(q), d_k = like(k), d_v = like(v), d_beta = like(beta);
+    const Tensor d_q = empty_output(q.sizes()), d_k = empty_output(k.sizes()), d_v = empty_output(v.sizes());
+    const Tensor d_beta = empty_output(beta.sizes());
     kernels::ovq_attention_backward(
         kernel_inputs(q, k, v, beta, call),
         {.o = view_of(o),
@@ -155,31 +156,35 @@ class FusedOvqAttention : public torch::autograd::Function<FusedOvqAttention> {
   }
 };
 
-void check_times(const Inputs& in) {
-  kernels::check(in.k.size(1) == in.q.size(1), kOp, "k has time ", in.k.size(1), "; must equal q's ", in.q.size(1));
+void check_times(const char* op, const Inputs& in) {
+  kernels::check(in.k.size(1) == in.q.size(1), op, "k has time ", in.k.size(1), "; must equal q's ", in.q.size(1));
 }
 
-void check_states(const Inputs& in, const std::vector<StatePtr>& states) {
+void check_states(const char* op, const Inputs& in, const OvqOptions& options, const std::vector<StatePtr>& states) {
   const int64_t expected = state_count(in.cu_seqlens);
-  kernels::check(static_cast<int64_t>(states.size()) == expected, kOp, "states has ", states.size(),
+  kernels::check(static_cast<int64_t>(states.size()) == expected, op, "states has ", states.size(),
                  " elements; must be ", expected,
                  in.cu_seqlens.empty() ? ", for the whole batch" : ", one per packed sequence");
-  for (const StatePtr& state : states) {
-    const bool fused = in.path == Path::fused;
-    kernels::check(state->fused() == fused, kOp, "state was made by the ", state->fused() ? "fused" : "plain",
+  const bool fused = in.path == Path::fused;
+  const kernels::OvqShape wanted{in.cu_seqlens.empty() ? in.q.size(0) : 1, in.k.size(2), in.k.size(3), in.v.size(3)};
+  for (size_t i = 0; i < states.size(); ++i) {
+    const State& state = *states[i];
+    kernels::check(state.fused() == fused, op, "states[", i, "] was made by the ", state.fused() ? "fused" : "plain",
                    " path; these inputs take the ", fused ? "fused" : "plain",
                    " one (device, dtype or OVQ_FORCE_REFERENCE)");
-    if (fused) continue;
-    const PlainState& plain = state->plain();
-    kernels::check(plain.keys.scalar_type() == in.q.scalar_type() && plain.keys.device() == in.q.device(), kOp,
-                   "state is ", c10::toString(plain.keys.scalar_type()), " on ", plain.keys.device().str(),
-                   "; must be ", c10::toString(in.q.scalar_type()), " on ", in.q.device().str());
-    const int64_t batch = in.cu_seqlens.empty() ? in.q.size(0) : 1;
-    kernels::check(plain.keys.size(0) == batch && plain.keys.size(1) == in.k.size(2) &&
-                       plain.keys.size(3) == in.k.size(3) && plain.values.size(3) == in.v.size(3),
-                   kOp, "state is for batch ", plain.keys.size(0), ", ", plain.keys.size(1), " kv heads, key dim ",
-                   plain.keys.size(3), ", value dim ", plain.values.size(3), "; must be ", batch, ", ", in.k.size(2),
-                   ", ", in.k.size(3), ", ", in.v.size(3));
+    if (!fused) {
+      const Tensor& keys = state.plain().keys;
+      kernels::check(keys.scalar_type() == in.q.scalar_type() && keys.device() == in.q.device(), op, "states[", i,
+                     "] is ", c10::toString(keys.scalar_type()), " on ", keys.device().str(), "; must be ",
+                     c10::toString(in.q.scalar_type()), " on ", in.q.device().str());
+    }
+    const kernels::OvqShape shape = state.shape();
+    kernels::check(shape == wanted, op, "states[", i, "] is for batch ", shape.batch, ", ", shape.kv_heads,
+                   " kv heads, key dim ", shape.key_dim, ", value dim ", shape.value_dim, "; must be ", wanted.batch,
+                   ", ", wanted.kv_heads, ", ", wanted.key_dim, ", ", wanted.value_dim);
+    OvqOptions made_with = state.options();
+    made_with.centroids = options.centroids;
+    kernels::check(made_with == options, op, "states[", i, "] was made with other options; only centroids may change");
   }
 }
 
@@ -193,16 +198,16 @@ OvqResult run_plain(const Inputs& in, const OvqOptions& options, const std::vect
     };
     const Tensor q = part(in.q), k = part(in.k), v = part(in.v);
     PlainState state = states.empty() ? PlainState::empty(k, v, options) : states[i]->plain();
-    OvqOptions made_with = state.options;
-    made_with.centroids = options.centroids;
-    kernels::check(made_with == options, kOp, "state was made with other options; only centroids may change");
     state.options = options;
     PlainResult run = plain_ovq_attention(q, k, v, in.beta, state);
     parts.push_back(run.o);
     result.states.push_back(c10::make_intrusive<State>(std::move(run.state)));
   }
-  result.o = parts.empty() ? in.q.new_empty({in.q.size(0), 0, in.q.size(2), in.v.size(3)}) : at::cat(parts, 1);
-  result.o = result.o.to(in.dtype);
+  if (parts.empty()) {
+    result.o = in.q.new_empty({in.q.size(0), 0, in.q.size(2), in.v.size(3)}, in.dtype);
+  } else {
+    result.o = (parts.size() == 1 ? parts[0] : at::cat(parts, 1)).to(in.dtype);
+  }
   return result;
 }
 
@@ -238,13 +243,13 @@ OvqResult run_fused(const Inputs& in, const OvqOptions& options, const std::vect
 OvqResult run(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& beta, const OvqOptions& options,
               const c10::optional<Tensor>& cu_seqlens, const std::vector<StatePtr>& states, bool want_states) {
   const Inputs in = make_inputs(kOp, q, k, v, beta, cu_seqlens);
-  check_times(in);
+  check_times(kOp, in);
   kernels::check_options(kOp, options, in.q.size(3));
   if (in.path == Path::meta) {
     kernels::check(!want_states, kOp, "meta tensors have no state");
     return {at::empty({q.size(0), q.size(1), q.size(2), v.size(3)}, q.options()), {}};
   }
-  if (!states.empty()) check_states(in, states);
+  if (!states.empty()) check_states(kOp, in, options, states);
   return in.path == Path::plain ? run_plain(in, options, states) : run_fused(in, options, states, want_states);
 }
 
@@ -293,18 +298,19 @@ OvqResult ovq_attention_with_state(const Tensor& q, const Tensor& k, const Tenso
 
 Tensor ovq_step(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& beta,
                 const std::vector<StatePtr>& states, const c10::optional<Tensor>& cu_seqlens) {
+  constexpr const char* op = "step";
   const at::NoGradGuard no_grad;
-  const Inputs in = make_inputs(kOp, q, k, v, beta, cu_seqlens);
-  kernels::check(in.path != Path::meta, kOp, "meta tensors have no state");
-  check_times(in);
-  check_states(in, states);
+  const Inputs in = make_inputs(op, q, k, v, beta, cu_seqlens);
+  kernels::check(in.path != Path::meta, op, "meta tensors have no state");
+  check_times(op, in);
+  const OvqOptions options = states.empty() ? OvqOptions{} : states.front()->options();
+  check_states(op, in, options, states);
   for (size_t i = 0; i < states.size(); ++i) {
     const auto first = std::find(states.begin(), states.end(), states[i]) - states.begin();
-    kernels::check(first == static_cast<int64_t>(i), kOp, "states[", i, "] is states[", first,
+    kernels::check(first == static_cast<int64_t>(i), op, "states[", i, "] is states[", first,
                    "]; a step needs different ones");
   }
-  if (states.empty()) return in.q.new_empty({in.q.size(0), 0, in.q.size(2), in.v.size(3)});
-  const OvqOptions options = states.front()->options();
+  if (states.empty()) return in.q.new_empty({in.q.size(0), 0, in.q.size(2), in.v.size(3)}, in.dtype);
   if (in.path == Path::plain) {
     const OvqResult result = run_plain(in, options, states);
     for (size_t i = 0; i < states.size(); ++i) states[i]->set_plain(result.states[i]->plain());
@@ -314,7 +320,7 @@ Tensor ovq_step(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor&
   OvqCall call;
   call.options = options;
   call.cu_seqlens = in.cu_seqlens;
-  const Tensor o = at::empty({q.size(0), q.size(1), q.size(2), v.size(3)}, in.q.options());
+  const Tensor o = empty_output({q.size(0), q.size(1), q.size(2), v.size(3)});
   // Moved into a row for the kernel and back: the call needs them side by side, and throws only before it changes them.
   std::vector<OvqState> row;
   for (const StatePtr& state : states) row.push_back(std::move(state->own_kernel()));

@@ -33,7 +33,7 @@ OvqResult ovq_attention_with_state(const at::Tensor& q, const at::Tensor& k, con
                                    const at::Tensor& beta, const kernels::OvqOptions& options,
                                    const c10::optional<at::Tensor>& cu_seqlens, const std::vector<StatePtr>& states);
 
-// Decode: the states move on in place; no autograd.
+// Decode: the states move on in place; no autograd. Errors call it `step`, as Python does.
 at::Tensor ovq_step(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const at::Tensor& beta,
                     const std::vector<StatePtr>& states, const c10::optional<at::Tensor>& cu_seqlens = {});
 

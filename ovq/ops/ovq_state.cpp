@@ -1,5 +1,6 @@
 #include "ovq/ops/ovq_state.h"
 
+#include <array>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -27,6 +28,10 @@ void require_fused(const State& state, const char* what) {
                 c10::toString(state.plain().keys.scalar_type()), "; only float32 states on the CPU have a file format");
 }
 
+std::array<Tensor*, 5> tensors_of(PlainState& state) {
+  return {&state.keys, &state.values, &state.counts, &state.pending_keys, &state.pending_values};
+}
+
 }  // namespace
 
 StateTensors views_of(const std::shared_ptr<kernels::OvqState>& state) {
@@ -38,6 +43,11 @@ State::State(std::shared_ptr<kernels::OvqState> kernel, StateTensors tracked)
     : kernel_(std::move(kernel)), tracked_(std::move(tracked)) {}
 
 State::State(PlainState plain) : plain_(std::move(plain)) {}
+
+kernels::OvqShape State::shape() const {
+  if (fused()) return kernel_->shape();
+  return {plain_.keys.size(0), plain_.keys.size(1), plain_.keys.size(3), plain_.values.size(3)};
+}
 
 int64_t State::nbytes() const {
   if (fused()) return kernel_->nbytes();
@@ -74,15 +84,16 @@ kernels::OvqState& State::own_kernel() {
 
 c10::intrusive_ptr<State> State::clone() const {
   if (fused()) return c10::make_intrusive<State>(std::make_shared<kernels::OvqState>(*kernel_), StateTensors{});
+  const at::NoGradGuard no_grad;
   PlainState copy = plain_;
-  for (Tensor* x : {&copy.keys, &copy.values, &copy.counts, &copy.pending_keys, &copy.pending_values}) *x = x->clone();
+  for (Tensor* x : tensors_of(copy)) *x = x->clone();
   return c10::make_intrusive<State>(copy);
 }
 
 c10::intrusive_ptr<State> State::detach() const {
   if (fused()) return c10::make_intrusive<State>(kernel_, StateTensors{});
   PlainState copy = plain_;
-  for (Tensor* x : {&copy.keys, &copy.values, &copy.counts, &copy.pending_keys, &copy.pending_values}) *x = x->detach();
+  for (Tensor* x : tensors_of(copy)) *x = x->detach();
   return c10::make_intrusive<State>(copy);
 }
 

@@ -29,6 +29,7 @@ class State : public torch::CustomClassHolder {
   const PlainState& plain() const { return plain_; }
 
   const kernels::OvqOptions& options() const { return fused() ? kernel_->options() : plain_.options; }
+  kernels::OvqShape shape() const;
   int64_t position() const { return fused() ? kernel_->position() : plain_.position; }
   int64_t nbytes() const;
   StateTensors tensors() const;
@@ -38,6 +39,7 @@ class State : public torch::CustomClassHolder {
   kernels::OvqState& own_kernel();
   void set_plain(PlainState plain) { plain_ = std::move(plain); }
 
+  // Both are outside of the autograd graph: clone with memory of its own, detach sharing it until a step.
   c10::intrusive_ptr<State> clone() const;
   c10::intrusive_ptr<State> detach() const;
   void save(const std::string& path) const;

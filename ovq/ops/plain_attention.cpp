@@ -18,9 +18,9 @@ Tensor group_rows(const Tensor& x, int64_t kv_heads) {
   return x.transpose(1, 2).reshape({batch, kv_heads, group * time, x.size(3)});
 }
 
-Tensor ungroup_rows(const Tensor& x, int64_t time) {
-  const int64_t batch = x.size(0), heads = x.size(1) * (x.size(2) / std::max<int64_t>(time, 1));
-  return x.reshape({batch, heads, time, x.size(3)}).transpose(1, 2);
+// [B, Hkv, G * T, D] -> [B, T, Hq, D]
+Tensor ungroup_rows(const Tensor& x, int64_t heads, int64_t time) {
+  return x.reshape({x.size(0), heads, time, x.size(3)}).transpose(1, 2);
 }
 
 // beta [Hq] -> [Hkv, G * T, 1]
@@ -34,14 +34,15 @@ Tensor plain_attention(const Tensor& q, const Tensor& k, const Tensor& v, const 
                        int64_t query_offset) {
   const int64_t queries = q.size(1), keys = k.size(1), kv_heads = k.size(2), group = q.size(2) / kv_heads;
   const Tensor rows = group_rows(q, kv_heads) * beta_rows(beta, kv_heads, queries);
-  Tensor scores = at::matmul(rows, k.permute({0, 2, 3, 1}));
+  const Tensor scores = at::matmul(rows, k.permute({0, 2, 3, 1}));
   const auto index = at::TensorOptions().device(q.device()).dtype(at::kLong);
   const Tensor position = at::arange(query_offset, query_offset + queries, index).unsqueeze(1);
   const Tensor key = at::arange(keys, index).unsqueeze(0);
   Tensor hidden = key > position;
   if (window > 0) hidden = hidden.logical_or(key <= position - window);
-  scores = scores.masked_fill(hidden.repeat({group, 1}), -kInfinity);
-  return ungroup_rows(at::matmul(at::softmax(scores, -1), v.transpose(1, 2)), queries);
+  // In place: the backward of a product does not need it.
+  scores.masked_fill_(group == 1 ? hidden : hidden.repeat({group, 1}), -kInfinity);
+  return ungroup_rows(at::matmul(at::softmax(scores, -1), v.transpose(1, 2)), q.size(2), queries);
 }
 
 }  // namespace ovq::ops

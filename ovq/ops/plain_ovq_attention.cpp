@@ -45,6 +45,7 @@ std::pair<Tensor, Tensor> nearest(const Tensor& tokens, const Tensor& keys) {
 // Farthest-first traversal: true for the `count` founders among the tokens [B, H, L, d].
 Tensor farthest_first(const Tensor& tokens, int64_t count) {
   const Tensor similarity = without_nan(at::matmul(tokens, tokens.transpose(-1, -2)));  // [B, H, L, L]
+  const bool infinite = at::isposinf(similarity).any().item<bool>();
   const int64_t chunk = tokens.size(2);
   Tensor chosen = at::zeros({tokens.size(0), tokens.size(1), chunk}, tokens.options().dtype(at::kBool));
   Tensor closest = at::full_like(similarity.select(-1, 0), -kInfinity);
@@ -53,10 +54,9 @@ Tensor farthest_first(const Tensor& tokens, int64_t count) {
     chosen.scatter_(-1, next, true);
     const Tensor column = similarity.gather(-1, next.unsqueeze(-2).expand({-1, -1, chunk, -1})).squeeze(-1);
     closest = at::maximum(closest, column);
+    next = std::get<1>(closest.masked_fill(chosen, kInfinity).min(-1, true));
     // A chosen key is never chosen again, even where the others are infinitely similar.
-    next = std::get<1>(at::sort(closest.masked_fill(chosen, kInfinity), /*stable=*/true, -1, false)).slice(-1, 0, 1);
-    const Tensor taken = chosen.gather(-1, next);
-    next = at::where(taken, std::get<1>(chosen.to(at::kInt).min(-1, true)), next);
+    if (infinite) next = at::where(chosen.gather(-1, next), std::get<1>(chosen.to(at::kInt).min(-1, true)), next);
   }
   return chosen;
 }
@@ -108,13 +108,26 @@ Choice choose(const PlainState& state, const Tensor& tokens, int64_t chunk_index
   return {at::where(founds, number + size, index), founds};
 }
 
-// D' <- D + sum (x - D) rate, keys and values alike, as gather and scatter
+// The rows that `index` [B, H, r] picks out of x [B, H, n, D], by number in [B * H * n, D]
+Tensor row_numbers(const Tensor& index, int64_t n) {
+  const int64_t batch = index.size(0), heads = index.size(1);
+  return (index + at::arange(batch * heads, index.options()).mul_(n).view({batch, heads, 1})).flatten();
+}
+
+// D' <- D + sum (x - D) rate, keys and values alike. In place on the grown dictionary, of which nothing has been saved
+// for backward yet: one copy of it per chunk. Whole rows move; gather and scatter_add would move single elements.
 Tensor update_rows(const Tensor& rows, const Tensor& tokens, const Choice& choice, const Tensor& founder,
                    const Tensor& rate) {
-  const auto wide = [&](const Tensor& index) { return index.unsqueeze(-1).expand({-1, -1, -1, tokens.size(3)}); };
-  const Tensor grown = at::cat({rows, tokens.gather(2, wide(founder))}, 2);
-  const Tensor index = wide(choice.centroid);
-  return grown.scatter_add(2, index, (tokens - grown.gather(2, index)) * rate.unsqueeze(-1));
+  const int64_t chunk = tokens.size(2), dim = tokens.size(3);
+  const auto heads = [&](const Tensor& x, int64_t n) {
+    return at::_unsafe_view(x, {tokens.size(0), tokens.size(1), n, dim});
+  };
+  const Tensor x = tokens.reshape({-1, dim}), founders = x.index_select(0, row_numbers(founder, chunk));
+  const Tensor grown = at::cat({rows, heads(founders, founder.size(2))}, 2);
+  const Tensor members = row_numbers(choice.centroid, grown.size(2));
+  Tensor updated = at::_unsafe_view(grown, {grown.numel() / dim, dim});
+  updated.index_add_(0, members, (x - updated.index_select(0, members)) * rate.reshape({-1, 1}));
+  return heads(updated, grown.size(2));
 }
 
 // Writes the first L pending tokens to the dictionary.
@@ -137,7 +150,7 @@ void write_chunk(PlainState& state, int64_t committed, const Tensor& forced) {
         {state.counts, at::zeros({state.counts.size(0), state.counts.size(1), new_count}, state.counts.options())}, 2);
     const Tensor before = counts;
     counts = counts.scatter_add(2, choice.centroid, at::ones_like(choice.centroid));
-    touched = (counts != before).unsqueeze(-1);
+    if (options.normalize) touched = (counts != before).unsqueeze(-1);
     rate = options.rate ? at::full_like(choice.centroid, *options.rate, tokens_k.scalar_type())
                         : 1.0 / counts.gather(2, choice.centroid).to(tokens_k.scalar_type());
   }
@@ -155,18 +168,35 @@ void write_chunk(PlainState& state, int64_t committed, const Tensor& forced) {
   state.pending_values = state.pending_values.slice(2, chunk);
 }
 
-// o for the queries [B, Hkv, G * r, dk] (scaled by beta) of the window's last r tokens
-Tensor read_chunk(const PlainState& state, const Tensor& rows, const Tensor& window_keys, int64_t group,
-                  int64_t count) {
+// True where a key of the window lies after the query: [G * r, window] for the window's last r tokens
+Tensor future(const Tensor& like, int64_t group, int64_t count, int64_t window) {
+  return at::ones({count, window}, like.options().dtype(at::kBool)).triu(window - count + 1).repeat({group, 1});
+}
+
+// o for the queries [B, Hkv, G * r, dk] (scaled by beta) of the window's last r tokens. In place where autograd has not
+// saved what is overwritten; `split` has one backward for both parts.
+Tensor read_chunk(const PlainState& state, const Tensor& rows, const Tensor& window_keys, const Tensor& hidden) {
   const int64_t window = window_keys.size(2), size = state.keys.size(2);
-  const Tensor hidden =
-      at::ones({count, window}, rows.options().dtype(at::kBool)).triu(window - count + 1).repeat({group, 1});
-  const Tensor recent = at::matmul(rows, window_keys.transpose(-1, -2)).masked_fill(hidden, -kInfinity);
+  const Tensor recent = at::matmul(rows, window_keys.transpose(-1, -2)).masked_fill_(hidden, -kInfinity);
   if (size == 0) return at::matmul(at::softmax(recent, -1), state.pending_values);
   const Tensor log_counts = at::log(state.counts.to(rows.scalar_type())).unsqueeze(-2);
-  const Tensor distant = at::matmul(rows, state.keys.transpose(-1, -2)) + log_counts;
+  const Tensor distant = at::matmul(rows, state.keys.transpose(-1, -2)).add_(log_counts);
   const auto p = at::softmax(at::cat({distant, recent}, -1), -1).split({size, window}, -1);
-  return at::matmul(p[0], state.values) + at::matmul(p[1], state.pending_values);
+  return at::matmul(p[0], state.values).add_(at::matmul(p[1], state.pending_values));
+}
+
+// How many of `time` tokens belong to each chunk, the first of which has `row` tokens already.
+std::vector<int64_t> chunk_sizes(int64_t row, int64_t chunk, int64_t time) {
+  std::vector<int64_t> sizes;
+  for (int64_t done = 0; done < time; done += sizes.back()) {
+    sizes.push_back(std::min(sizes.empty() ? chunk - row : chunk, time - done));
+  }
+  return sizes;
+}
+
+// The tokens `more` after those that wait.
+Tensor append(const Tensor& pending, const Tensor& more) {
+  return pending.size(2) == 0 ? more : at::cat({pending, more}, 2);
 }
 
 }  // namespace
@@ -187,25 +217,34 @@ PlainResult plain_ovq_attention(const Tensor& q, const Tensor& k, const Tensor& 
   const OvqOptions& options = initial.options;
   const int64_t time = q.size(1), kv_heads = k.size(2), group = q.size(2) / kv_heads, chunk = options.chunk;
   const int64_t first_assigned = initial.position - initial.pending_keys.size(2);
-  const Tensor keys = k.transpose(1, 2), values = v.transpose(1, 2);
-  const Tensor queries = (q * beta.unsqueeze(-1)).transpose(1, 2);  // [B, Hq, T, dk]
+  // Split once: the backward of each slice would be a tensor of all tokens.
+  const std::vector<int64_t> sizes = chunk_sizes(state.position % chunk, chunk, time);
+  const auto pieces = [&](const Tensor& x) { return x.transpose(1, 2).split_with_sizes(sizes, 2); };  // [B, H, r, D]
+  std::vector<Tensor> queries, keys, values;
+  if (!sizes.empty()) {
+    queries = pieces(q * beta.unsqueeze(-1));
+    keys = pieces(k);
+    values = pieces(v);
+  }
   std::vector<Tensor> outputs;
-  for (int64_t done = 0; done < time;) {
-    const int64_t row = state.position % chunk, count = std::min(chunk - row, time - done);
-    state.pending_keys = at::cat({state.pending_keys, keys.slice(2, done, done + count)}, 2);
-    state.pending_values = at::cat({state.pending_values, values.slice(2, done, done + count)}, 2);
-    Tensor rows = queries.slice(2, done, done + count);
-    Tensor window_keys = state.pending_keys;
+  Tensor hidden;
+  for (size_t piece = 0; piece < sizes.size(); ++piece) {
+    const int64_t row = state.position % chunk, count = sizes[piece];
+    state.pending_keys = append(state.pending_keys, keys[piece]);
+    state.pending_values = append(state.pending_values, values[piece]);
+    Tensor rows = queries[piece], window_keys = state.pending_keys;
     if (options.rope) {
       // The current chunk stands at positions L + 1 ... 2 L, the previous one before it.
       rows = rotate(rows, chunk + 1 + row, options.rope_base);
       window_keys = rotate(window_keys, chunk + 1 + row + count - window_keys.size(2), options.rope_base);
     }
     rows = rows.reshape({q.size(0), kv_heads, group * count, q.size(3)});
-    const Tensor o = read_chunk(state, rows, window_keys, group, count);
+    if (!hidden.defined() || hidden.size(0) != rows.size(2) || hidden.size(1) != window_keys.size(2)) {
+      hidden = future(rows, group, count, window_keys.size(2));
+    }
+    const Tensor o = read_chunk(state, rows, window_keys, hidden);
     outputs.push_back(o.reshape({q.size(0), q.size(2), count, v.size(3)}));
     state.position += count;
-    done += count;
     const int64_t committed = state.position - (options.rope ? chunk : 0);
     if (state.position % chunk != 0 || committed <= 0) continue;
     Tensor given;
@@ -216,6 +255,9 @@ PlainResult plain_ovq_attention(const Tensor& q, const Tensor& k, const Tensor& 
     write_chunk(state, committed, given);
   }
   if (outputs.empty()) return {q.new_zeros({q.size(0), 0, q.size(2), v.size(3)}), state};
+  // Tokens that wait do not keep the others alive, nor see changes to k and v.
+  state.pending_keys = state.pending_keys.clone();
+  state.pending_values = state.pending_values.clone();
   return {at::cat(outputs, 2).transpose(1, 2), state};
 }
 

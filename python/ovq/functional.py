@@ -7,23 +7,10 @@ import torch
 from torch import Tensor
 
 from ._library import call
-from .state import OPTIONS, State
+from .state import DEFAULTS, State
 
 Beta = Union[float, Tensor]
 States = Union[State, List[State]]
-
-_DEFAULTS: Dict[str, Any] = dict(
-    chunk=128,
-    centroids=2048,
-    growth="plateau",
-    total_tokens=0,
-    new_centroids="spread",
-    rate=None,
-    normalize=False,
-    rope=False,
-    rope_base=10000.0,
-    seed=0,
-)
 
 
 def ovq_attention(
@@ -87,12 +74,13 @@ def ovq_attention(
     if state is not None:
         states = _state_list("ovq_attention", state, cu_seqlens)
         _check_options(states, given)
-        o, handles = call("ovq_attention_continue", *inputs, [s._handle for s in states], centroids, cu_seqlens)
+        handles = [s._handle for s in states]
+        o, handles = call("ovq_attention_continue", *inputs, handles, centroids, cu_seqlens, op="ovq_attention")
     else:
-        options = [_DEFAULTS[name] if given[name] is None else given[name] for name in OPTIONS]
+        options = [default if given[name] is None else given[name] for name, default in DEFAULTS.items()]
         if not return_state:
             return call("ovq_attention", *inputs, *options, cu_seqlens)
-        o, handles = call("ovq_attention_start", *inputs, *options, cu_seqlens)
+        o, handles = call("ovq_attention_start", *inputs, *options, cu_seqlens, op="ovq_attention")
     if not return_state:
         return o
     return o, State(handles[0]) if cu_seqlens is None else [State(handle) for handle in handles]
@@ -110,7 +98,8 @@ def step(q: Tensor, k: Tensor, v: Tensor, beta: Beta, state: States, *, cu_seqle
         o [B, T, Hq, dv], the same bits as one pass over everything.
     """
     states = _state_list("step", state, cu_seqlens)
-    return call("ovq_step", q, k, v, _beta_tensor("step", beta), [s._handle for s in states], cu_seqlens)
+    handles = [s._handle for s in states]
+    return call("ovq_step", q, k, v, _beta_tensor("step", beta), handles, cu_seqlens, op="step")
 
 
 def attention(

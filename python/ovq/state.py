@@ -6,20 +6,9 @@ from typing import Any, Dict, Tuple, Union
 import torch
 from torch import Tensor
 
-from ._library import call
+from ._library import call, default_options
 
-OPTIONS = (
-    "chunk",
-    "centroids",
-    "growth",
-    "total_tokens",
-    "new_centroids",
-    "rate",
-    "normalize",
-    "rope",
-    "rope_base",
-    "seed",
-)
+DEFAULTS = default_options()
 
 
 class State:
@@ -80,11 +69,11 @@ class State:
     @property
     def options(self) -> Dict[str, Any]:
         """What it was made with, by the names of `ovq_attention`'s keywords."""
-        return {name: getattr(self._handle, name)() for name in OPTIONS}
+        return {name: getattr(self._handle, name)() for name in DEFAULTS}
 
     def clone(self) -> "State":
         """An independent copy, outside of the autograd graph."""
-        return State(self._handle.detach().clone())
+        return State(self._handle.clone())
 
     def detach(self) -> "State":
         """The same contents outside of the autograd graph; memory is shared until a step changes one of them."""

@@ -19,6 +19,9 @@ if(found EQUAL -1)
 endif()
 
 run(${CMAKE_COMMAND} --install ${BUILD_DIR} --config ${CONFIG} --prefix ${work}/prefix)
+if(EXISTS ${work}/prefix/bin/ovq)
+  run(${work}/prefix/bin/ovq --version)
+endif()
 run(${CMAKE_COMMAND} -G ${GENERATOR} -S ${CMAKE_CURRENT_LIST_DIR}/consumer -B ${work}/build -D CMAKE_BUILD_TYPE=${CONFIG}
   -D CMAKE_CXX_COMPILER=${COMPILER} -D CMAKE_PREFIX_PATH=${work}/prefix)
 run(${CMAKE_COMMAND} --build ${work}/build --config ${CONFIG})

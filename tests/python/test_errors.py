@@ -135,6 +135,18 @@ def test_states(use, dtype):
     assert use(q, k, v, beta, state=state).shape == q.shape
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_errors_name_what_was_called(dtype):
+    inputs = [x.to(dtype) for x in (Q, K, V, BETA)]
+    _, state = ovq.ovq_attention(*inputs, chunk=8, return_state=True)
+    for use, op in ((continuing, "ovq_attention"), (stepping, "step")):
+        for bad in ([inputs[0][:1], *inputs[1:]], [x[:1] for x in inputs[:3]] + inputs[3:]):
+            with pytest.raises(ValueError, match=rf"^\[{op}\]"):
+                use(*bad, state=state)
+        with pytest.raises(TypeError, match=rf"^\[{op}\]"):
+            use(None, *inputs[1:], state=state)
+
+
 def test_step_with_one_state_twice():
     _, states = ovq.ovq_attention(*PACKED, cu_seqlens=torch.tensor([0, 20, 45]), return_state=True)
     token = [x[:, :2] for x in PACKED[:3]] + [BETA]

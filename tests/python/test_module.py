@@ -24,6 +24,10 @@ def test_forward_state_and_step():
     torch.testing.assert_close(torch.cat([first, second, *rest], 1), y, rtol=1e-4, atol=1e-5)
 
 
+def test_defaults_are_those_of_the_op():
+    assert ovq.OVQAttention(32, 4).options == ovq.state.DEFAULTS
+
+
 def test_parameters_and_gradients():
     layer, x = make_layer(head_dim=16), torch.randn(2, 40, 32, requires_grad=True)
     shapes = {name: tuple(p.shape) for name, p in layer.named_parameters()}

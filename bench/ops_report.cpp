@@ -1,0 +1,75 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "bench/ops.h"
+#include "bench/report_parts.h"
+
+namespace ovq::bench {
+namespace {
+
+Line cells(const OpsCase& result) {
+  return {result.name,
+          human_seconds(result.fused.best),
+          human_seconds(result.fused.median),
+          human_seconds(result.plain.best),
+          human_seconds(result.plain.median),
+          fmt::format("{:.2f} x", result.speedup()),
+          human_bytes(static_cast<double>(result.fused_peak)),
+          human_bytes(static_cast<double>(result.plain_peak)),
+          fmt::format("{:.1f} x", result.memory_ratio())};
+}
+
+nlohmann::ordered_json to_json(const Timing& timing) {
+  return {{"seconds_best", timing.best}, {"seconds_median", timing.median}, {"rounds", timing.rounds}};
+}
+
+nlohmann::ordered_json to_json(const OpsCase& result) {
+  nlohmann::ordered_json json{{"name", result.name}, {"fused_equals_plain", result.mismatch.empty()}};
+  if (!result.mismatch.empty()) {
+    json["mismatch"] = result.mismatch;
+    return json;
+  }
+  json["fused"] = to_json(result.fused);
+  json["fused"]["peak_bytes"] = result.fused_peak;
+  json["plain"] = to_json(result.plain);
+  json["plain"]["peak_bytes"] = result.plain_peak;
+  json["plain_over_fused_time"] = result.speedup();
+  json["plain_over_fused_bytes"] = result.memory_ratio();
+  return json;
+}
+
+}  // namespace
+
+bool OpsReport::matched() const {
+  return std::all_of(cases.begin(), cases.end(), [](const OpsCase& result) { return result.mismatch.empty(); });
+}
+
+std::string to_table(const OpsReport& report) {
+  std::vector<Line> lines{
+      {"case", "fused best", "median", "plain best", "median", "faster", "fused peak", "plain peak", "smaller"}};
+  for (const OpsCase& result : report.cases)
+    if (result.mismatch.empty()) lines.push_back(cells(result));
+
+  std::string text = describe(report.machine) + fmt::format("BLAS {}\n", report.machine.blas);
+  text += describe_load(report.machine, report.bystander_cores, report.seconds) + "\n";
+  for (const std::string& row : aligned(lines)) text += row;
+  for (const OpsCase& result : report.cases)
+    if (!result.mismatch.empty()) text += fmt::format("{}: NOT TIMED: {}\n", result.name, result.mismatch);
+  for (const std::string& note : machine_notes(report.machine, report.bystander_cores))
+    text += fmt::format("note: {}\n", note);
+  return text;
+}
+
+std::string to_json(const OpsReport& report) {
+  nlohmann::ordered_json json{{"version", OVQ_VERSION},
+                              {"machine", to_json(report.machine, report.bystander_cores)},
+                              {"seconds", report.seconds},
+                              {"cases", nlohmann::ordered_json::array()},
+                              {"notes", machine_notes(report.machine, report.bystander_cores)}};
+  for (const OpsCase& result : report.cases) json["cases"].push_back(to_json(result));
+  return json.dump(2) + "\n";
+}
+
+}  // namespace ovq::bench

@@ -1,0 +1,67 @@
+#include "bench/report_parts.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+namespace ovq::bench {
+
+std::string human_seconds(double seconds) {
+  if (seconds >= 1) return fmt::format("{:.3f} s", seconds);
+  return seconds >= 1e-3 ? fmt::format("{:.2f} ms", seconds * 1e3) : fmt::format("{:.1f} us", seconds * 1e6);
+}
+
+std::string human_bytes(double bytes) {
+  return bytes >= 1e6 ? fmt::format("{:.1f} MB", bytes * 1e-6) : fmt::format("{:.1f} kB", bytes * 1e-3);
+}
+
+std::vector<std::string> aligned(const std::vector<Line>& lines) {
+  std::vector<size_t> widths(lines[0].size());
+  for (const Line& line : lines)
+    for (size_t i = 0; i < line.size(); ++i) widths[i] = std::max(widths[i], line[i].size());
+  std::vector<std::string> texts;
+  for (const Line& line : lines) {
+    std::string text = fmt::format("{:<{}}", line[0], widths[0]);
+    for (size_t i = 1; i < line.size(); ++i) text += fmt::format("  {:>{}}", line[i], widths[i]);
+    texts.push_back(text + "\n");
+  }
+  return texts;
+}
+
+std::string describe(const Machine& machine) {
+  return fmt::format("ovq {} ({}), {}, threads {} of {} cores, {}, compiler {}\n", OVQ_VERSION, machine.commit,
+                     machine.isa, machine.threads, machine.cores, machine.cpu, machine.compiler);
+}
+
+std::string describe_load(const Machine& machine, double bystander_cores, double seconds) {
+  return fmt::format("load average {:.2f} at the start; others kept {:.2f} cores busy meanwhile; {:.0f} s in all\n",
+                     machine.load_average, bystander_cores, seconds);
+}
+
+nlohmann::ordered_json to_json(const Machine& machine, double bystander_cores) {
+  nlohmann::ordered_json json{{"cpu", machine.cpu},
+                              {"cores", machine.cores},
+                              {"threads", machine.threads},
+                              {"isa", machine.isa},
+                              {"last_level_cache_bytes", machine.last_level_cache},
+                              {"commit", machine.commit},
+                              {"compiler", machine.compiler},
+                              {"load_average", machine.load_average},
+                              {"bystander_cores", bystander_cores}};
+  if (!machine.blas.empty()) json["blas"] = machine.blas;
+  return json;
+}
+
+std::vector<std::string> machine_notes(const Machine& machine, double bystander_cores) {
+  std::vector<std::string> notes;
+  if (machine.load_average > 0.5)
+    notes.push_back(fmt::format("the machine was busy just before: load average {:.2f}", machine.load_average));
+  if (bystander_cores > 0.05 * machine.cores)
+    notes.push_back(
+        fmt::format("the machine was busy with other work ({:.2f} cores): times are upper bounds", bystander_cores));
+  if (machine.threads > machine.cores) notes.push_back("more threads than cores");
+  return notes;
+}
+
+}  // namespace ovq::bench

@@ -1,0 +1,53 @@
+// What a call allocates through torch's CPU allocator, and through the kernels' own.
+#pragma once
+
+#include <c10/core/Allocator.h>
+#include <c10/util/ThreadLocalDebugInfo.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <memory>
+
+#include "ovq/kernels/buffer.h"
+
+namespace ovq::bench {
+
+struct AllocatedBytes {
+  int64_t torch_total = 0;   // of all tensors made, kept or not
+  int64_t torch_peak = 0;    // of those that lived at a time
+  int64_t kernels_peak = 0;  // of the kernels' buffers
+
+  // An upper bound: the two peaks need not coincide.
+  int64_t peak() const { return torch_peak + kernels_peak; }
+};
+
+// Told by torch's allocator of every tensor of this thread, and of the backward it runs.
+class AllocationRecord : public c10::MemoryReportingInfoBase {
+ public:
+  void reportMemoryUsage(void*, int64_t bytes, int64_t, int64_t, c10::Device) override {
+    current_ += bytes;
+    total += std::max<int64_t>(bytes, 0);
+    peak = std::max(peak, current_);
+  }
+  bool memoryProfilingEnabled() const override { return true; }
+
+  int64_t total = 0, peak = 0;
+
+ private:
+  int64_t current_ = 0;
+};
+
+// Beyond what was there before the call. What it returns is destroyed before the count ends.
+template <class Call>
+AllocatedBytes allocated_by(Call&& call) {
+  const auto record = std::make_shared<AllocationRecord>();
+  kernels::reset_peak_memory();
+  const int64_t kernels_before = kernels::memory_use().current;
+  {
+    const c10::DebugInfoGuard guard(c10::DebugInfoKind::PROFILER_STATE, record);
+    call();
+  }
+  return {record->total, record->peak, kernels::memory_use().peak - kernels_before};
+}
+
+}  // namespace ovq::bench

@@ -1,0 +1,44 @@
+// What the subcommands of `ovq bench` have in common: their options, and how a report leaves the program.
+#pragma once
+
+#include <fmt/format.h>
+
+#include <fstream>
+#include <stdexcept>
+#include <string>
+
+#include "bench/runner.h"
+#include "cli/commands.h"
+
+namespace ovq::cli {
+
+struct BenchArguments {
+  bench::RunOptions run;
+  std::string json;
+  int threads = 0;  // 0: all cores
+};
+
+CLI::App* add_bench_command(CLI::App& bench, const std::string& name, const std::string& description,
+                            BenchArguments& arguments);
+
+#ifdef OVQ_WITH_TORCH
+void add_bench_ops(CLI::App& bench);
+#endif
+
+// Prints the table of measure() and writes its JSON if asked for.
+template <class Measure>
+void run_bench(const BenchArguments& arguments, Measure&& measure) {
+  std::ofstream json;
+  if (!arguments.json.empty()) {
+    json.open(arguments.json);
+    if (!json) throw std::runtime_error(fmt::format("cannot write {}", arguments.json));
+  }
+  const auto report = measure();
+  if (report.cases.empty()) throw UsageError(fmt::format("no case contains \"{}\"", arguments.run.filter));
+  fmt::print("{}", to_table(report));
+  if (json.is_open() && !(json << to_json(report) << std::flush))
+    throw std::runtime_error(fmt::format("cannot write {}", arguments.json));
+  if (!report.matched()) throw std::runtime_error("some results did not match the reference and were not timed");
+}
+
+}  // namespace ovq::cli

@@ -1,0 +1,81 @@
+#include "ovq/train/adamw.h"
+
+#include <cmath>
+
+#include "ovq/kernels/error.h"
+#include "ovq/nn/rows.h"
+
+namespace ovq::train {
+namespace {
+
+constexpr int64_t kBlock = 1 << 14;
+
+}  // namespace
+
+bool AdamW::decays(const std::string& name, const at::Tensor& parameter) {
+  return parameter.dim() == 2 && (name.ends_with("_proj.weight") || name == "embed.weight" || name == "head.weight");
+}
+
+AdamW::AdamW(const torch::nn::Module& model, const AdamWOptions& options) : options_(options) {
+  for (const auto& item : model.named_parameters()) {
+    const at::Tensor& p = item.value();
+    if (!p.requires_grad()) continue;
+    kernels::check(p.is_cpu() && p.scalar_type() == at::kFloat && p.is_contiguous(), "AdamW", item.key(),
+                   " must be a contiguous float tensor on the CPU");
+    entries_.push_back({item.key(), p, at::zeros_like(p), at::zeros_like(p), decays(item.key(), p)});
+  }
+}
+
+double AdamW::clip_gradients(double clip) {
+  const torch::NoGradGuard no_grad;
+  double squares = 0;
+  for (const Entry& entry : entries_) {
+    if (!entry.parameter.grad().defined()) continue;
+    squares += std::pow(entry.parameter.grad().norm().item<double>(), 2);
+  }
+  const double norm = std::sqrt(squares);
+  if (clip > 0 && std::isfinite(norm) && norm > clip) {
+    for (Entry& entry : entries_) {
+      if (entry.parameter.grad().defined()) entry.parameter.mutable_grad().mul_(clip / norm);
+    }
+  }
+  return norm;
+}
+
+void AdamW::step(double rate) {
+  ++steps_;
+  const double correct1 = 1 - std::pow(options_.beta1, steps_), correct2 = 1 - std::pow(options_.beta2, steps_);
+  const auto b1 = static_cast<float>(options_.beta1), b2 = static_cast<float>(options_.beta2);
+  const auto size = static_cast<float>(rate / correct1), root = static_cast<float>(1 / std::sqrt(correct2));
+  const auto eps = static_cast<float>(options_.eps);
+  for (Entry& entry : entries_) {
+    if (!entry.parameter.grad().defined()) continue;
+    const at::Tensor gradient = entry.parameter.grad().contiguous();
+    const auto keep = static_cast<float>(entry.decay ? 1 - rate * options_.weight_decay : 1.0);
+    float* p = entry.parameter.data_ptr<float>();
+    float *m = entry.m.data_ptr<float>(), *v = entry.v.data_ptr<float>();
+    const float* g = gradient.data_ptr<float>();
+    nn::parallel_blocks(entry.parameter.numel(), kBlock, 4, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) {
+        m[i] = b1 * m[i] + (1 - b1) * g[i];
+        v[i] = b2 * v[i] + (1 - b2) * g[i] * g[i];
+        p[i] = keep * p[i] - size * m[i] / (std::sqrt(v[i]) * root + eps);
+      }
+    });
+  }
+}
+
+void AdamW::zero_gradients() {
+  for (Entry& entry : entries_) entry.parameter.mutable_grad() = at::Tensor();
+}
+
+std::map<std::string, at::Tensor> AdamW::state() const {
+  std::map<std::string, at::Tensor> tensors;
+  for (const Entry& entry : entries_) {
+    tensors.emplace("m." + entry.name, entry.m);
+    tensors.emplace("v." + entry.name, entry.v);
+  }
+  return tensors;
+}
+
+}  // namespace ovq::train
