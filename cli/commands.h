@@ -15,5 +15,6 @@ struct UsageError : std::runtime_error {
 };
 
 void add_bench(CLI::App& app);
+void add_inspect(CLI::App& app);  // with torch
 
 }  // namespace ovq::cli

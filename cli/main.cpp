@@ -25,6 +25,9 @@ int main(int argc, char** argv) {
   app.set_version_flag("--version", fmt::format("ovq {} ({})", OVQ_VERSION, OVQ_COMMIT));
   app.require_subcommand(1);
   ovq::cli::add_bench(app);
+#ifdef OVQ_WITH_TORCH
+  ovq::cli::add_inspect(app);
+#endif
   try {
     app.parse(argc, argv);
   } catch (const CLI::Success& success) {
