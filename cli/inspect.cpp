@@ -41,7 +41,7 @@ void add_inspect(CLI::App& app) {
   command->add_option("model", arguments->model, "A preset, a directory with config.json, or a run");
   command->add_flag("--json", arguments->json, "For programs");
   command->add_option("--context", arguments->contexts, "Lengths to show; default: 1024 to 1048576")
-      ->check(CLI::Range(int64_t{1}, int64_t{1} << 40))
+      ->check(CLI::Range(int64_t{1}, int64_t{1} << 30))
       ->type_name("TOKENS");
   command->callback([arguments] { show(*arguments); });
 }

@@ -41,7 +41,7 @@ NamedCase ovq_case(const std::string& name, OvqAttentionOptions options) {
   options.dictionary.chunk = 4;
   if (options.dictionary.centroids == OvqOptions{}.centroids) options.dictionary.centroids = 6;
   NamedCase made = named_case<OvqAttention>(name, options);
-  made.mixer.gradient_time = 14;
+  made.mixer.gradient_time = 10;
   return made;
 }
 
@@ -71,7 +71,7 @@ std::vector<NamedCase> cases() {
     all.push_back(
         named_case<VqAttention>(form == VqForm::linear ? "VqLinear" : "VqQuadratic",
                                 VqAttentionOptions{.heads = kGrouped, .codewords = 5, .chunk = 4, .form = form}));
-    all.back().mixer.gradient_time = 14;
+    all.back().mixer.gradient_time = 10;
   }
   return all;
 }
