@@ -47,6 +47,7 @@ int main(int argc, char** argv) {
 #ifdef OVQ_WITH_TORCH
   ovq::cli::add_compare(app);
   ovq::cli::add_eval(app);
+  ovq::cli::add_inspect(app);
   ovq::cli::add_tasks(app);
   ovq::cli::add_train(app);
 #endif

@@ -2,6 +2,7 @@
 // from JSON and says which field is wrong and what is allowed, FieldWriter puts it there.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <nlohmann/json.hpp>

@@ -101,7 +101,13 @@ void save_model(const LanguageModel& model, const std::filesystem::path& directo
 std::shared_ptr<LanguageModel> load_model(const std::filesystem::path& directory) {
   if (!std::filesystem::is_directory(directory))
     throw std::runtime_error(directory.string() + " is not a directory with a model");
-  auto model = std::make_shared<LanguageModel>(load_config(directory / kConfig));
+  const ModelConfig config = load_config(directory / kConfig);
+  std::shared_ptr<LanguageModel> model;
+  try {
+    model = std::make_shared<LanguageModel>(config);
+  } catch (const std::invalid_argument& error) {  // options that do not go together
+    throw std::runtime_error((directory / kConfig).string() + ": " + error.what());
+  }
   const std::filesystem::path file = directory / kWeights;
   assign_tensors(named_tensors(*model), load_tensors(file).tensors, file);
   return model;
@@ -140,7 +146,11 @@ ModelState unpack(const PackedState& packed, const std::string& source) {
          ++at) {
       const std::string name = at->first.substr(prefix.size());
       if (name == "ovq") {
-        own.ovq = ops::State::from_bytes(at->second);
+        try {
+          own.ovq = ops::State::from_bytes(at->second);
+        } catch (const std::exception& error) {
+          throw std::runtime_error(path.string() + ": " + at->first + ": " + error.what());
+        }
       } else {
         own.tensors[name] = at->second;
       }

@@ -22,10 +22,11 @@ Tensor with_room(const Tensor& x, int64_t capacity) {
   return memory.narrow(1, 0, x.size(1));
 }
 
-// Time steps behind those that `cache` shows.
+// Time steps behind those that `cache` shows. Tensors without elements have strides, but no memory.
 int64_t room_behind(const Tensor& cache) {
-  const int64_t capacity = cache.stride(0) / std::max<int64_t>(1, cache.stride(1));
-  return capacity - cache.storage_offset() / std::max<int64_t>(1, cache.stride(1)) - cache.size(1);
+  const int64_t elements = static_cast<int64_t>(cache.storage().nbytes() / cache.element_size());
+  if (elements == 0 || elements < cache.size(0) * cache.stride(0)) return 0;
+  return (cache.stride(0) - cache.storage_offset()) / cache.stride(1) - cache.size(1);
 }
 
 // The cached time steps and those of x behind them; `cache` keeps what later queries may see.
@@ -61,7 +62,7 @@ Attention::Attention(const AttentionOptions& options) : AttentionHeads("attentio
 }
 
 int64_t Attention::state_bytes(int64_t tokens) const {
-  const int64_t rows = options_.window == 0 ? tokens : 2 * options_.window;
+  const int64_t rows = cache_capacity(tokens, options_.window);
   return tokens == 0 ? 0 : 2 * rows * heads().kv_heads * heads().head_dim * static_cast<int64_t>(sizeof(float));
 }
 
@@ -71,8 +72,9 @@ Tensor Attention::mix(const Tensor& x, MixerState* state, const OptionalTensor& 
   k = unit_norm(k);
   if (options_.rope) {
     const RotaryOptions rotation{options_.rope_base, state != nullptr ? state->position : 0, cu_seqlens};
-    q = rotary(q, rotation);
-    k = rotary(k, rotation);
+    const Tensor table = rotary_table(q, rotation);
+    q = rotate(q, table);
+    k = rotate(k, table);
   }
   if (state == nullptr) return output(ops::attention(q, k, v, beta(), options_.window, 0, cu_seqlens));
   const Tensor keys = extend(state->tensors["keys"], k, options_.window);

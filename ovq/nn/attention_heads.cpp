@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "ovq/kernels/error.h"
+#include "ovq/nn/parameters.h"
 #include "ovq/nn/rms_norm.h"
 
 namespace ovq::nn {
@@ -36,7 +37,7 @@ torch::nn::Linear projection(int64_t from, int64_t to) {
 
 Tensor unit_norm(const Tensor& x) { return l2n(x, 1e-12); }
 
-AttentionHeads::AttentionHeads(const char* op, const HeadOptions& options) : heads_(completed(op, options)) {
+AttentionHeads::AttentionHeads(const char* op, const HeadOptions& options) : op_(op), heads_(completed(op, options)) {
   const int64_t query_width = heads_.heads * heads_.head_dim, key_width = heads_.kv_heads * heads_.head_dim;
   q_proj = register_module("q_proj", projection(heads_.width, query_width));
   k_proj = register_module("k_proj", projection(heads_.width, key_width));
@@ -46,6 +47,7 @@ AttentionHeads::AttentionHeads(const char* op, const HeadOptions& options) : hea
 }
 
 AttentionHeads::Projected AttentionHeads::project(const Tensor& x) {
+  check_width(op_, x, heads_.width);
   const auto split = [&](const Tensor& y, int64_t heads) { return y.unflatten(-1, {heads, heads_.head_dim}); };
   return {split(q_proj(x), heads_.heads), split(k_proj(x), heads_.kv_heads), split(v_proj(x), heads_.kv_heads)};
 }

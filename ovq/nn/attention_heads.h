@@ -36,6 +36,7 @@ class AttentionHeads : public Mixer {
   Tensor b;  // [H]
 
  private:
+  const char* op_;
   HeadOptions heads_;
 };
 

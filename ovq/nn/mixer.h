@@ -40,7 +40,8 @@ class Mixer : public torch::nn::Module {
   // Decode, mostly T = 1: moves `state` on, in place where that saves memory traffic. No autograd.
   Tensor step(const Tensor& x, MixerState& state);
 
-  // Bytes of the state of one sequence after `tokens` tokens.
+  // Bytes of the state of one sequence that a pass over `tokens` tokens without gradients leaves, in float. Token by
+  // token the state has other room to grow in: at most a quarter more.
   virtual int64_t state_bytes(int64_t tokens) const = 0;
 
   // Before each training step: its number, and a seed for this layer and step; all noise is a function of it.

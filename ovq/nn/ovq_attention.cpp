@@ -12,6 +12,8 @@ namespace ovq::nn {
 OvqAttention::OvqAttention(const OvqAttentionOptions& options)
     : AttentionHeads("ovq", options.heads), options_(options) {
   options_.heads = heads();
+  kernels::check(!options.dictionary.rope || heads().head_dim % 2 == 0, "ovq", "head_dim is ", heads().head_dim,
+                 "; must be even with rope");
   kernels::check_options("ovq", options.dictionary, heads().head_dim);
   if (options.convolution) {
     conv_q = register_module("conv_q", ShortConvolution(ShortConvolutionOptions{heads().heads * heads().head_dim}));
@@ -59,8 +61,8 @@ void OvqAttention::shift_values(Projected& p, MixerState* state, const OptionalT
       before_k = last_k;
       before_v = last_v;
     }
-    last_k = p.k.narrow(1, p.k.size(1) - 1, 1).contiguous();
-    last_v = p.v.narrow(1, p.v.size(1) - 1, 1).contiguous();
+    last_k = p.k.narrow(1, p.k.size(1) - 1, 1).clone();  // not a view, which would keep all of k
+    last_v = p.v.narrow(1, p.v.size(1) - 1, 1).clone();
   }
   const Tensor all_k = at::cat({before_k, p.k}, 1), all_v = at::cat({before_v, p.v}, 1);
   const int64_t time = p.k.size(1);

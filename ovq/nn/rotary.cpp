@@ -1,5 +1,7 @@
 #include "ovq/nn/rotary.h"
 
+#include <cmath>
+
 #include "ovq/kernels/error.h"
 #include "ovq/nn/packed.h"
 #include "ovq/nn/rows.h"
@@ -23,14 +25,6 @@ Tensor positions_of(const Tensor& x, const RotaryOptions& options) {
     }
   }
   return positions;
-}
-
-// [T, D]: D/2 cosines, then D/2 sines
-Tensor make_table(const Tensor& x, const RotaryOptions& options) {
-  const int64_t half = x.size(3) / 2;
-  const Tensor frequencies = (at::arange(half, at::kDouble) * (-std::log(options.base) / half)).exp();
-  const Tensor angles = positions_of(x, options).unsqueeze(1) * frequencies;
-  return at::cat({angles.cos(), angles.sin()}, 1).to(x.options());
 }
 
 template <class T>
@@ -76,10 +70,18 @@ class RotaryFunction : public torch::autograd::Function<RotaryFunction> {
 
 }  // namespace
 
-Tensor rotary(const Tensor& x, const RotaryOptions& options) {
+Tensor rotary_table(const Tensor& x, const RotaryOptions& options) {
   kernels::check(x.dim() == 4 && x.size(3) % 2 == 0, "rotary", "x has shape ", x.sizes(),
                  "; must be [batch, time, heads, dim] with an even dim");
-  const Tensor table = make_table(x, options);
+  const int64_t half = x.size(3) / 2;
+  const Tensor frequencies = (at::arange(half, at::kDouble) * (-std::log(options.base) / half)).exp();
+  const Tensor angles = positions_of(x, options).unsqueeze(1) * frequencies;
+  return at::cat({angles.cos(), angles.sin()}, 1).to(x.options());
+}
+
+Tensor rotary(const Tensor& x, const RotaryOptions& options) { return rotate(x, rotary_table(x, options)); }
+
+Tensor rotate(const Tensor& x, const Tensor& table) {
   if (x.numel() > 0 && has_loops(x)) return RotaryFunction::apply(x, table);
   const auto halves = x.chunk(2, -1), angles = table.unsqueeze(1).chunk(2, -1);
   return at::cat({halves[0] * angles[0] - halves[1] * angles[1], halves[0] * angles[1] + halves[1] * angles[0]}, -1);

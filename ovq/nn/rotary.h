@@ -14,4 +14,9 @@ struct RotaryOptions {
 // x [B, T, H, D], D even -> [B, T, H, D]
 at::Tensor rotary(const at::Tensor& x, const RotaryOptions& options);
 
+// The same in two parts, for queries and keys at the same positions: cosines and sines [T, D], made of x's sizes alone,
+// and x turned by them.
+at::Tensor rotary_table(const at::Tensor& x, const RotaryOptions& options);
+at::Tensor rotate(const at::Tensor& x, const at::Tensor& table);
+
 }  // namespace ovq::nn

@@ -205,7 +205,7 @@ Tensor ShortConvolutionImpl::forward(const Tensor& x, Tensor& before) {
     before = x.narrow(1, time - kept, kept).clone(at::MemoryFormat::Contiguous);  // a view would keep all of x alive
   } else {
     const Tensor start = before.defined() ? before : at::zeros({x.size(0), kept, x.size(2)}, x.options());
-    before = at::cat({start, x}, 1).narrow(1, time, kept).contiguous();
+    before = at::cat({start, x}, 1).narrow(1, time, kept).clone(at::MemoryFormat::Contiguous);
   }
   return y;
 }

@@ -72,6 +72,7 @@ VectorQuantizer::VectorQuantizer(const QuantizerOptions& options) : options_(opt
   check(options.noise >= 0, "vq", "noise is ", options.noise, "; must be at least 0");
   check(options.ema_decay > 0 && options.ema_decay < 1, "vq", "ema_decay is ", options.ema_decay,
         "; must be between 0 and 1");
+  check(options.commitment >= 0, "vq", "commitment is ", options.commitment, "; must be at least 0");
   const std::vector<int64_t> shape = {options.heads, options.codewords, options.dim};
   const bool learned = options.training != CodebookTraining::ema;
   codebook = register_parameter("codebook", l2n(at::randn(shape)), learned);
@@ -116,6 +117,7 @@ Tensor VectorQuantizer::quantize_ema(const Tensor& z) {
   const Tensor bonus = unused.to(z.scalar_type()) * options_.no_use;
   const Tensor index = best_match(z, codewords(), bonus);
   const Tensor c = gather_rows(codewords(), index);
+  const Tensor quantized = z + (c - z).detach();
   commitment_ = options_.commitment * (z - c.detach()).square().sum(-1).mean();
   const torch::NoGradGuard no_grad;
   note_use(index);
@@ -125,9 +127,10 @@ Tensor VectorQuantizer::quantize_ema(const Tensor& z) {
   ema_counts.mul_(keep).add_(at::zeros_like(ema_counts).scatter_add_(1, index, ones), 1 - keep);
   const Tensor sums = at::zeros_like(ema_sums).scatter_add_(1, index.unsqueeze(-1).expand_as(z), z);
   ema_sums.mul_(keep).add_(sums, 1 - keep);
-  codebook.copy_(ema_sums / ema_counts.clamp_min(1e-5).unsqueeze(-1));
-  const at::AutoGradMode grad(true);
-  return z + (c - z).detach();
+  // Averages of nothing say nothing: a codeword that has not been used for long stays where it was.
+  const Tensor means = ema_sums / ema_counts.clamp_min(1e-5).unsqueeze(-1);
+  codebook.copy_(at::where(ema_counts.unsqueeze(-1) > 1e-5, means, codebook));
+  return quantized;
 }
 
 Tensor VectorQuantizer::quantize_diveq(const Tensor& z, uint64_t seed) {

@@ -18,7 +18,7 @@ void add_tokens(MixerState& state, const Tensor& index, const Tensor& v) {
   Tensor &counts = state.tensors["counts"], &means = state.tensors["means"];
   const Tensor where = heads_first(index);
   const Tensor ones = at::ones(where.sizes(), counts.options());
-  const Tensor after = counts.scatter_add(2, where, ones);
+  const Tensor after = counts + at::zeros_like(counts).scatter_add_(2, where, ones);
   const Tensor sums =
       at::zeros_like(means).scatter_add(2, where.unsqueeze(-1).expand({-1, -1, -1, v.size(3)}), heads_first(v));
   means = (means * counts.unsqueeze(-1) + sums) / after.clamp_min(1).unsqueeze(-1);

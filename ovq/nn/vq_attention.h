@@ -1,9 +1,9 @@
 // VQ-attention as a layer: causal attention with every key replaced by its nearest codeword of a learned codebook.
 //
 //   quadratic  attention to the quantized keys
-//   linear     chunk c reads the codewords, with counts and mean values of chunks <= c - 2, and chunks c - 1 and c
-//   token
-//              by token; equal keys have equal logits, so both are the same function
+//   linear     chunk c reads the codewords, with counts and mean values of chunks <= c - 2,
+//              and the tokens of chunks c - 1 and c one by one;
+//              equal keys have equal logits, so both are the same function
 //
 // Training uses the quadratic form, whose keys carry the gradients of the codebook; with a state the linear form runs.
 #pragma once

@@ -51,6 +51,14 @@ inline void expect_same_state(const MixerState& actual, const MixerState& expect
     ASSERT_TRUE(actual.tensors.contains(name)) << name;
     EXPECT_TRUE(close(actual.tensors.at(name), tensor, tolerance)) << name;
   }
+  ASSERT_EQ(actual.ovq != nullptr, expected.ovq != nullptr);
+  if (!expected.ovq) return;
+  const ops::StateTensors a = actual.ovq->tensors(), e = expected.ovq->tensors();
+  EXPECT_TRUE(close(a.keys, e.keys, tolerance));
+  EXPECT_TRUE(close(a.values, e.values, tolerance));
+  EXPECT_TRUE(close(a.pending_keys, e.pending_keys, tolerance));
+  EXPECT_TRUE(close(a.pending_values, e.pending_values, tolerance));
+  EXPECT_TRUE(close(actual.ovq->counts(), expected.ovq->counts(), 0));
 }
 
 // One pass = one pass with a state = token by token.
@@ -77,7 +85,7 @@ inline void expect_float_calibrated(const MixerCase& x) {
   EXPECT_TRUE(calibrated(single->forward(input.to(at::kFloat)), steps, expected, x.float_floor));
 }
 
-// Pieces that carry the state = one pass, whether by forward or by step, and `step` takes more than a token.
+// Pieces that carry the state = one pass, whether by forward or by step, and `step` takes more than a token, or none.
 inline void expect_pieces_equal_whole(const MixerCase& x) {
   const auto mixer = make_mixer(x);
   const Tensor input = make_input(x, 2, 130), whole = mixer->forward(input);
@@ -85,7 +93,7 @@ inline void expect_pieces_equal_whole(const MixerCase& x) {
     MixerState state;
     std::vector<Tensor> outputs;
     int64_t begin = 0;
-    for (const int64_t end : {1, 3, 3, 60, 128, 130}) {
+    for (const int64_t end : {0, 1, 3, 3, 60, 128, 130}) {
       const Tensor piece = input.slice(1, begin, end);
       outputs.push_back(by_step ? mixer->step(piece, state) : mixer->forward(piece, state));
       begin = end;
@@ -146,9 +154,14 @@ inline void expect_packed_equal_alone(const MixerCase& x) {
   EXPECT_TRUE(close(packed, alone, x.tolerance));
   std::vector<Tensor> leaves = mixer->parameters();
   leaves.push_back(input);
-  const auto actual = torch::autograd::grad({weighted_sum({packed})}, leaves);
-  const auto expected = torch::autograd::grad({weighted_sum({alone})}, leaves);
-  for (size_t i = 0; i < leaves.size(); ++i) EXPECT_TRUE(close(actual[i], expected[i], x.tolerance));
+  const auto gradients = [&](const Tensor& y) {
+    return torch::autograd::grad({weighted_sum({y})}, leaves, {}, false, false, true);
+  };
+  const auto actual = gradients(packed), expected = gradients(alone);
+  for (size_t i = 0; i < leaves.size(); ++i) {
+    ASSERT_EQ(actual[i].defined(), expected[i].defined());
+    if (expected[i].defined()) EXPECT_TRUE(close(actual[i], expected[i], x.tolerance));
+  }
 }
 
 // state_bytes is what the state takes, in float.
@@ -164,17 +177,30 @@ inline void expect_state_bytes(const MixerCase& x) {
     mixer->forward(make_input(x, 3, time, at::kFloat), three);
     EXPECT_EQ(three.nbytes(), 3 * mixer->state_bytes(time)) << "time " << time;
   }
+  MixerState stepped;
+  all_steps(*mixer, make_input(x, 1, 300, at::kFloat), stepped);
+  EXPECT_LE(stepped.nbytes(), mixer->state_bytes(300) * 5 / 4);
 }
 
-// A clone goes its own way.
+// A clone goes its own way: decoding in place leaves it as it was. In float, for which there are fused kernels, and
+// after pieces, so that there is room to write into.
 inline void expect_clones_independent(const MixerCase& x) {
-  const auto mixer = make_mixer(x);
-  MixerState state;
-  mixer->forward(make_input(x, 2, 20), state);
-  MixerState clone = state.clone();
-  const Tensor next = make_input(x, 2, 5);
-  const Tensor first = all_steps(*mixer, next, state);
-  EXPECT_TRUE(close(all_steps(*mixer, next, clone), first, 0));
+  for (const at::ScalarType type : {at::kDouble, at::kFloat}) {
+    const auto mixer = make_mixer(x, type);
+    for (const bool gradients : {true, false}) {
+      const torch::AutoGradMode mode(gradients);
+      MixerState state;
+      mixer->forward(make_input(x, 2, 20, type), state);
+      mixer->forward(make_input(x, 2, 1, type), state);
+      MixerState clone = state.clone();
+      const MixerState untouched = clone.clone();
+      const Tensor next = make_input(x, 2, 70, type);
+      const Tensor first = all_steps(*mixer, next, state);
+      expect_same_state(clone, untouched, 0);
+      EXPECT_TRUE(close(all_steps(*mixer, next, clone), first, 0));
+      expect_same_state(clone, state, 0);
+    }
+  }
 }
 
 inline void expect_bad_input_throws(const MixerCase& x) {

@@ -33,7 +33,7 @@ echo x >"$work/file"
 expect 1 "$work/file" "$ovq" train "${tiny[@]}" --out "$work/file/run"
 mkdir "$work/empty" && : >"$work/empty/a.txt"
 for data in "$work/missing" "$work/empty"; do
-  expect 2 "$data" "$ovq" train "${tiny[@]}" --task text --task-options "{\"train\": \"$data\", \"valid\": \"$data\"}" --out "$work/text"
+  expect 2 "$data" "$ovq" train "${tiny[@]}" --task text --task-options "{\"train\": \"$data\", \"test\": \"$data\"}" --out "$work/text"
 done
 
 "$ovq" train "${tiny[@]}" --out "$work/good" >/dev/null || { echo "FAILED: a good run"; failures=$((failures + 1)); }

@@ -51,7 +51,7 @@ TEST_P(Models, TrainOnEveryTask) {
   for (const std::string& task : tasks::task_names()) {
     SCOPED_TRACE(task);
     RunOptions options = mini_run(task, GetParam());
-    if (task == "text") options.task_options["train"] = options.task_options["valid"] = text.string();
+    if (task == "text") options.task_options["train"] = options.task_options["test"] = text.string();
     const Trained result = train(RunDirectory::create(directory.path() / task, options));
     EXPECT_EQ(result.outcome, Outcome::finished);
     ASSERT_EQ(result.losses.size(), 20u);

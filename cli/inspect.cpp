@@ -1,0 +1,49 @@
+// ovq inspect [MODEL] [--json] [--context TOKENS ...]
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "cli/commands.h"
+#include "ovq/models/inspect.h"
+
+namespace ovq::cli {
+namespace {
+
+struct Arguments {
+  std::string model;
+  std::vector<int64_t> contexts = models::default_contexts();
+  bool json = false;
+};
+
+void show(const Arguments& arguments) {
+  if (arguments.model.empty()) {
+    fmt::print("{}\novq inspect <preset or directory> shows one\n", models::preset_table());
+    return;
+  }
+  try {
+    const models::Inspection inspection = models::inspect(arguments.model, arguments.contexts);
+    fmt::print("{}", arguments.json ? models::to_json(inspection).dump(2) + "\n" : models::to_table(inspection));
+  } catch (const std::invalid_argument& error) {
+    throw UsageError(error.what());
+  }
+}
+
+}  // namespace
+
+void add_inspect(CLI::App& app) {
+  CLI::App* command =
+      app.add_subcommand("inspect", "Parameters, state size and FLOPs of a model; without one, the presets");
+  const auto arguments = std::make_shared<Arguments>();
+  command->add_option("model", arguments->model, "A preset, a directory with config.json, or a run");
+  command->add_flag("--json", arguments->json, "For programs");
+  command->add_option("--context", arguments->contexts, "Lengths to show; default: 1024 to 1048576")
+      ->check(CLI::Range(int64_t{1}, int64_t{1} << 30))
+      ->type_name("TOKENS");
+  command->callback([arguments] { show(*arguments); });
+}
+
+}  // namespace ovq::cli

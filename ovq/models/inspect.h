@@ -1,0 +1,62 @@
+// What a model is made of and what it costs, before it is built: parameters by part, bytes of state and FLOPs against
+// the length of the context.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <nlohmann/json_fwd.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace ovq::models {
+
+struct ModelConfig;
+
+struct MixerInspection {
+  std::string name, type;       // in the pattern; of the mixer
+  std::string options;          // sizes, and what is not the default
+  std::vector<int64_t> layers;  // which have it
+  int64_t parameters = 0;       // of one layer
+  int64_t matrices = 0;         // of them in matrices, a multiply-add per token each
+};
+
+// Of one layer with that mixer; FLOPs are those of flops.h, per token.
+struct MixerCost {
+  int64_t state_bytes = 0;
+  double forward = 0, backward = 0;
+  std::optional<double> paper_inference, paper_training;
+};
+
+struct ContextCost {
+  int64_t context = 0;
+  std::vector<MixerCost> mixers;     // as in Inspection::mixers
+  int64_t state_bytes = 0;           // of all layers
+  double forward = 0, backward = 0;  // of all layers, the matrices and the output embedding
+};
+
+struct Inspection {
+  std::string name;          // as asked for
+  std::string printed_size;  // in the paper; empty: not in it
+  int64_t layers = 0;
+  int64_t embedding = 0, mlps = 0, norms = 0, head = 0, total = 0;  // parameters
+  std::vector<MixerInspection> mixers;
+  std::vector<ContextCost> contexts;
+};
+
+// 1k, 4k, ... 1M
+std::vector<int64_t> default_contexts();
+
+Inspection inspect(const ModelConfig& config, const std::vector<int64_t>& contexts = default_contexts());
+
+// A preset's name, a directory with a config.json, or a run, whose newest checkpoint counts. What is neither is a
+// std::invalid_argument that names the closest presets.
+Inspection inspect(const std::string& model, const std::vector<int64_t>& contexts = default_contexts());
+
+std::string to_table(const Inspection& inspection);
+nlohmann::json to_json(const Inspection& inspection);
+
+// The presets, a line each.
+std::string preset_table();
+
+}  // namespace ovq::models

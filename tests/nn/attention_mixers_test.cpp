@@ -1,0 +1,240 @@
+#include "ovq/nn/attention.h"
+#include "ovq/nn/ovq_attention.h"
+#include "ovq/nn/rotary.h"
+#include "ovq/nn/vq_attention.h"
+#include "ovq/ops/attention.h"
+#include "ovq/ops/ovq_attention.h"
+#include "tests/nn/mixer_checks.h"
+
+namespace ovq::nn::test {
+namespace {
+
+using kernels::Growth;
+using kernels::NewCentroids;
+using kernels::OvqOptions;
+
+struct NamedCase {
+  std::string name;
+  MixerCase mixer;
+};
+
+void PrintTo(const NamedCase& x, std::ostream* out) { *out << x.name; }
+
+template <class Made, class Options>
+NamedCase named_case(const std::string& name, const Options& options) {
+  return {name,
+          {.make =
+               [options] {
+                 const auto mixer = std::make_shared<Made>(options);
+                 mixer->eval();
+                 return mixer;
+               },
+           .width = options.heads.width}};
+}
+
+constexpr HeadOptions kHeads = {.width = 6, .heads = 2, .head_dim = 4};
+constexpr HeadOptions kGrouped = {.width = 6, .heads = 4, .kv_heads = 2, .head_dim = 4};
+
+// Dictionaries that fill up within the 130 tokens of the checks; gradient checks see a few chunks of them.
+NamedCase ovq_case(const std::string& name, OvqAttentionOptions options) {
+  if (options.heads.width == 0) options.heads = kHeads;
+  options.dictionary.chunk = 4;
+  if (options.dictionary.centroids == OvqOptions{}.centroids) options.dictionary.centroids = 6;
+  NamedCase made = named_case<OvqAttention>(name, options);
+  made.mixer.gradient_time = 10;
+  return made;
+}
+
+std::vector<NamedCase> cases() {
+  std::vector<NamedCase> all = {
+      named_case<Attention>("Full", AttentionOptions{.heads = kHeads}),
+      named_case<Attention>("FullRope", AttentionOptions{.heads = kHeads, .rope = true}),
+      named_case<Attention>("Grouped", AttentionOptions{.heads = kGrouped, .rope = true}),
+      named_case<Attention>("Window", AttentionOptions{.heads = kHeads, .window = 5}),
+      named_case<Attention>("WindowRope", AttentionOptions{.heads = kGrouped, .window = 64, .rope = true}),
+      named_case<Attention>("WindowOfOne", AttentionOptions{.heads = kHeads, .window = 1}),
+      ovq_case("Ovq", {}),
+      ovq_case("OvqGrouped", {.heads = kGrouped}),
+      ovq_case("OvqRope", {.dictionary = {.rope = true}}),
+      ovq_case("OvqShift", {.value_shift = true}),
+      ovq_case("OvqConvolution", {.convolution = true}),
+      ovq_case("OvqEverything",
+               {.heads = kGrouped, .dictionary = {.rope = true}, .value_shift = true, .convolution = true}),
+      ovq_case("OvqLinearGrowth", {.dictionary = {.growth = Growth::linear, .total_tokens = 100}}),
+      ovq_case("OvqAllGrowth", {.dictionary = {.growth = Growth::all}}),
+      ovq_case("OvqRandom", {.dictionary = {.new_centroids = NewCentroids::random, .seed = 3}}),
+      ovq_case("OvqConstantRate", {.dictionary = {.rate = 0.025f}}),
+      ovq_case("OvqNormalize", {.dictionary = {.normalize = true}}),
+      ovq_case("OvqEveryKey", {.dictionary = {.centroids = int64_t{1} << 20}}),
+  };
+  for (const VqForm form : {VqForm::quadratic, VqForm::linear}) {
+    all.push_back(
+        named_case<VqAttention>(form == VqForm::linear ? "VqLinear" : "VqQuadratic",
+                                VqAttentionOptions{.heads = kGrouped, .codewords = 5, .chunk = 4, .form = form}));
+    all.back().mixer.gradient_time = 10;
+  }
+  return all;
+}
+
+class AttentionMixers : public testing::TestWithParam<NamedCase> {};
+
+TEST_P(AttentionMixers, StepsEqualForward) { expect_steps_equal_forward(GetParam().mixer); }
+TEST_P(AttentionMixers, FloatCalibrated) { expect_float_calibrated(GetParam().mixer); }
+TEST_P(AttentionMixers, PiecesEqualWhole) { expect_pieces_equal_whole(GetParam().mixer); }
+TEST_P(AttentionMixers, Gradients) { expect_mixer_gradients(GetParam().mixer); }
+TEST_P(AttentionMixers, Causal) { expect_causal(GetParam().mixer); }
+TEST_P(AttentionMixers, BatchInvariant) { expect_batch_invariant(GetParam().mixer); }
+TEST_P(AttentionMixers, PackedEqualAlone) { expect_packed_equal_alone(GetParam().mixer); }
+TEST_P(AttentionMixers, StateBytes) { expect_state_bytes(GetParam().mixer); }
+TEST_P(AttentionMixers, ClonesIndependent) { expect_clones_independent(GetParam().mixer); }
+TEST_P(AttentionMixers, BadInputThrows) { expect_bad_input_throws(GetParam().mixer); }
+
+INSTANTIATE_TEST_SUITE_P(, AttentionMixers, testing::ValuesIn(cases()),
+                         [](const auto& info) { return info.param.name; });
+
+// Projections may round differently with the size of the batch; what follows them may not.
+TEST(FusedAttention, BatchesKeepTheirBits) {
+  torch::manual_seed(1);
+  const Tensor q = unit_norm(at::randn({3, 100, 4, 16})), k = unit_norm(at::randn({3, 100, 2, 16}));
+  const Tensor v = at::randn({3, 100, 2, 16}), beta = at::full({4}, 4.0);
+  const OvqOptions options{.chunk = 16, .centroids = 20};
+  const Tensor ovq = ops::ovq_attention(q, k, v, beta, options), full = ops::attention(q, k, v, beta);
+  for (int64_t b = 0; b < 3; ++b) {
+    const auto one = [&](const Tensor& x) { return x.narrow(0, b, 1); };
+    EXPECT_TRUE(close(ops::ovq_attention(one(q), one(k), one(v), beta, options), one(ovq), 0));
+    EXPECT_TRUE(close(ops::attention(one(q), one(k), one(v), beta), one(full), 0));
+  }
+}
+
+TEST(OvqAttentionLayer, IsAttentionWhileEveryKeyIsACentroid) {
+  torch::manual_seed(2);
+  const Attention attention({.heads = kGrouped});
+  OvqAttention ovq({.heads = kGrouped, .dictionary = {.chunk = 4, .centroids = int64_t{1} << 20}});
+  const torch::NoGradGuard no_grad;
+  for (const auto& item : attention.named_parameters()) ovq.named_parameters()[item.key()].copy_(item.value() * 10);
+  for (const auto& item : attention.named_parameters()) item.value().mul_(10);
+  const Tensor x = at::randn({2, 50, 6});
+  EXPECT_TRUE(close(ovq.forward(x), const_cast<Attention&>(attention).forward(x), 2e-6));
+}
+
+TEST(OvqAttentionLayer, MoreCentroidsMidway) {
+  torch::manual_seed(3);
+  OvqAttention mixer({.heads = kHeads, .dictionary = {.chunk = 4, .centroids = 6}});
+  const Tensor x = at::randn({1, 100, 6});
+  MixerState state;
+  mixer.step(x.slice(1, 0, 50), state);
+  const int64_t size = state.ovq->tensors().keys.size(2);
+  mixer.set_centroids(60);
+  mixer.step(x.slice(1, 50), state);
+  EXPECT_EQ(state.ovq->options().centroids, 60);
+  EXPECT_GT(state.ovq->tensors().keys.size(2), size + 10);
+  EXPECT_THROW(mixer.set_centroids(0), std::invalid_argument);
+}
+
+// What a state keeps must not hold on to the whole prompt.
+TEST(OvqAttentionLayer, LongPromptsLeaveNothingBehind) {
+  torch::manual_seed(4);
+  OvqAttention mixer(
+      {.heads = kHeads, .dictionary = {.chunk = 4, .centroids = 6}, .value_shift = true, .convolution = true});
+  const torch::NoGradGuard no_grad;
+  MixerState state;
+  mixer.forward(at::randn({1, 5000, 6}), state);
+  EXPECT_EQ(state.nbytes(), mixer.state_bytes(5000));
+  EXPECT_EQ(mixer.state_bytes(5000), mixer.state_bytes(50'000));
+}
+
+std::string message_of(const std::function<void()>& make) {
+  try {
+    make();
+  } catch (const std::invalid_argument& error) {
+    return error.what();
+  }
+  return "nothing thrown";
+}
+
+TEST(AttentionMixerOptions, BadOnesAreNamed) {
+  const auto attention = [](const AttentionOptions& options) { return message_of([&] { Attention{options}; }); };
+  EXPECT_EQ(attention({}), "[attention] width is 0; must be at least 1");
+  EXPECT_EQ(attention({.heads = {.width = 8, .heads = 0}}), "[attention] heads is 0; must be at least 1");
+  EXPECT_EQ(attention({.heads = {.width = 8, .heads = 3}}),
+            "[attention] heads is 3; must divide width 8, or head_dim be given");
+  EXPECT_EQ(attention({.heads = {.width = 8, .heads = 4, .kv_heads = 3}}),
+            "[attention] kv_heads is 3; must divide heads 4");
+  EXPECT_EQ(attention({.heads = {.width = 8, .head_dim = -1}}), "[attention] head_dim is -1; must be at least 1");
+  EXPECT_EQ(attention({.heads = {.width = 8, .beta_init = NAN}}), "[attention] beta_init is nan; must be finite");
+  EXPECT_EQ(attention({.heads = {.width = 8}, .window = -1}),
+            "[attention] window is -1; must be at least 1, or 0 for none");
+  EXPECT_EQ(attention({.heads = {.width = 9}, .rope = true}), "[attention] head_dim is 9; must be even with rope");
+  EXPECT_EQ(attention({.heads = {.width = 8}, .rope_base = 0}), "[attention] rope_base is 0; must be positive");
+  const auto ovq = [](const OvqOptions& dictionary) {
+    return message_of([&] { OvqAttention{{.heads = {.width = 9}, .dictionary = dictionary}}; });
+  };
+  EXPECT_EQ(ovq({.chunk = 0}), "[ovq] chunk is 0; must be at least 1");
+  EXPECT_EQ(ovq({.centroids = 0}), "[ovq] centroids is 0; must be at least 1");
+  EXPECT_EQ(ovq({.growth = Growth::linear}), "[ovq] total_tokens is 0; linear growth needs at least 1");
+  EXPECT_EQ(ovq({.rate = 2.0f}), "[ovq] rate is 2; must be in (0, 1]");
+  EXPECT_EQ(ovq({.rope = true}), "[ovq] head_dim is 9; must be even with rope");
+  const auto vq = [](VqAttentionOptions options) {
+    options.heads.width = 8;
+    return message_of([&] { VqAttention{options}; });
+  };
+  EXPECT_EQ(vq({.codewords = 1}), "[vq] codewords is 1; must be at least 2");
+  EXPECT_EQ(vq({.chunk = 0}), "[vq] chunk is 0; must be at least 1");
+  EXPECT_EQ(vq({.no_use = -1}), "[vq] no_use is -1; must be at least 0");
+  EXPECT_EQ(vq({.noise = NAN}), "[vq] noise is nan; must be at least 0");
+  EXPECT_EQ(vq({.ema_decay = 1}), "[vq] ema_decay is 1; must be between 0 and 1");
+  EXPECT_EQ(vq({.commitment = -1}), "[vq] commitment is -1; must be at least 0");
+  EXPECT_EQ(vq({.warmup = -1}), "[vq] warmup is -1; must be at least 0");
+}
+
+const auto kDouble = at::TensorOptions().dtype(at::kDouble);
+
+TEST(Rotary, DotProductsDependOnDistanceAlone) {
+  torch::manual_seed(5);
+  const Tensor q = at::randn({1, 1, 2, 8}, kDouble), k = at::randn({1, 1, 2, 8}, kDouble);
+  const auto product = [&](int64_t at_q, int64_t at_k) {
+    return (rotary(q, {.first_position = at_q}) * rotary(k, {.first_position = at_k})).sum();
+  };
+  for (const int64_t shift : {1, 100, 1'000'000}) {
+    EXPECT_TRUE(close(product(7 + shift, 2 + shift), product(7, 2), 1e-8)) << "shift " << shift;
+  }
+  EXPECT_FALSE(close(product(8, 2), product(7, 2), 1e-3));
+  EXPECT_TRUE(close(rotary(q, {}), q, 0));
+}
+
+// By the formula: pair (i, i + D/2) turns by p base^(-2 i / D).
+TEST(Rotary, EqualsFormula) {
+  torch::manual_seed(6);
+  const Tensor x = at::randn({2, 5, 3, 6}, kDouble), y = rotary(x, {.base = 100, .first_position = 3});
+  for (int64_t t = 0; t < 5; ++t) {
+    for (int64_t i = 0; i < 3; ++i) {
+      const double angle = static_cast<double>(t + 3) * std::pow(100, -2.0 * static_cast<double>(i) / 6);
+      const Tensor a = x.select(1, t).select(-1, i), b = x.select(1, t).select(-1, i + 3);
+      EXPECT_TRUE(close(y.select(1, t).select(-1, i), a * std::cos(angle) - b * std::sin(angle), 1e-12));
+      EXPECT_TRUE(close(y.select(1, t).select(-1, i + 3), a * std::sin(angle) + b * std::cos(angle), 1e-12));
+    }
+  }
+  EXPECT_TRUE(close(rotary(x.to(at::kFloat), {.base = 100, .first_position = 3}), y, 1e-6));
+  EXPECT_TRUE(close(rotary(x.transpose(1, 2), {}), rotary(x.transpose(1, 2).contiguous(), {}), 0));
+  EXPECT_THROW(rotary(at::ones({1, 1, 1, 3}), {}), std::invalid_argument);
+  EXPECT_THROW(rotary(at::ones({1, 4, 4}), {}), std::invalid_argument);
+}
+
+TEST(Rotary, PackedSequencesStartAgain) {
+  torch::manual_seed(7);
+  const Tensor x = at::randn({1, 20, 2, 4}, kDouble);
+  const Tensor y = rotary(x, {.cu_seqlens = at::tensor({0, 1, 1, 9, 20})});
+  for (const auto& [begin, end] : {std::pair{0, 1}, {1, 9}, {9, 20}}) {
+    EXPECT_TRUE(close(y.slice(1, begin, end), rotary(x.slice(1, begin, end), {}), 1e-12));
+  }
+  EXPECT_THROW(rotary(x, {.cu_seqlens = at::tensor({0, 19})}), std::invalid_argument);
+}
+
+TEST(Rotary, Gradients) {
+  torch::manual_seed(8);
+  Tensor x = at::randn({1, 3, 2, 4}, kDouble);
+  expect_gradients({{"x", x}}, [&] { return std::vector{rotary(x, {.first_position = 2})}; });
+}
+
+}  // namespace
+}  // namespace ovq::nn::test
