@@ -20,9 +20,9 @@ trap 'rm -rf "$work"' EXIT
 options=(--task recall --model "$model" --scale tiny --steps "$steps" --tokens-per-step 512 --lengths 16,32
   --warmup 10 --eval-every 7 --eval-rows 4 --checkpoint-every 3 --seed 5 --threads 1)
 
-start=$(date +%s.%N)
+start=$EPOCHREALTIME
 "$ovq" train "${options[@]}" --out "$work/whole" >/dev/null
-seconds=$(echo "$(date +%s.%N) - $start" | bc)
+seconds=$(awk -v a="$start" -v b="$EPOCHREALTIME" 'BEGIN { print b - a }')
 
 killed=0
 for ((i = 0; i < kills; ++i)); do

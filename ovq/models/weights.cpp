@@ -149,7 +149,7 @@ ModelState unpack(const PackedState& packed, const std::string& source) {
         try {
           own.ovq = ops::State::from_bytes(at->second);
         } catch (const std::exception& error) {
-          throw std::runtime_error(path.string() + ": " + at->first + ": " + error.what());
+          throw std::runtime_error(source + ": " + at->first + ": " + error.what());
         }
       } else {
         own.tensors[name] = at->second;
