@@ -23,6 +23,7 @@ CLI::App* add_bench_command(CLI::App& bench, const std::string& name, const std:
 
 #ifdef OVQ_WITH_TORCH
 void add_bench_ops(CLI::App& bench);
+void add_bench_step(CLI::App& bench);
 #endif
 
 // Prints the table of measure() and writes its JSON if asked for.

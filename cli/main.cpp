@@ -19,7 +19,8 @@ int report(std::string message, int status) {
   return status;
 }
 
-// The names a user could have meant: options of the subcommand that was reached, or the subcommands there are.
+// What the parser found wrong; where it was a name nobody knows, the ones that could have been meant: options of the
+// subcommand that was reached, or the subcommands there are.
 std::string unexpected(const CLI::App& app, const std::string& fallback) {
   const CLI::App* reached = &app;
   while (!reached->get_subcommands().empty()) reached = reached->get_subcommands().front();
@@ -55,10 +56,8 @@ int main(int argc, char** argv) {
     app.parse(argc, argv);
   } catch (const CLI::Success& success) {
     return app.exit(success);
-  } catch (const CLI::ExtrasError& error) {
-    return report(unexpected(app, error.what()), 2);
   } catch (const CLI::ParseError& error) {
-    return report(error.what(), 2);
+    return report(unexpected(app, error.what()), 2);
   } catch (const ovq::cli::UsageError& error) {
     return report(error.what(), 2);
   } catch (const std::exception& error) {

@@ -43,8 +43,9 @@ TEST(AdamW, DecaysMatricesOfModelsOnly) {
       const std::string name =
           item.key().substr(item.key().rfind("mixer.") == std::string::npos ? 0 : item.key().rfind("mixer.") + 6);
       if (!AdamW::decays(item.key(), item.value())) without.insert(name);
-      if (item.key().ends_with("_proj.weight") || item.key() == "head.weight")
+      if (item.key().ends_with("_proj.weight") || item.key() == "head.weight") {
         EXPECT_TRUE(AdamW::decays(item.key(), item.value())) << item.key();
+      }
     }
   }
   for (const char* name : {"b", "A_log", "dt_bias", "D", "lambda", "norm.weight", "a_proj.bias", "quantizer.codebook"})

@@ -44,14 +44,17 @@ class Models : public testing::TestWithParam<std::string> {};
 
 TEST_P(Models, TrainOnEveryTask) {
   const TemporaryDirectory directory;
-  const std::filesystem::path text = directory.path() / "text.txt";
-  std::ofstream out(text);
-  for (int i = 0; i < 400; ++i) out << "the quick brown fox jumps over the lazy dog " << i << "\n";
-  out.close();
+  for (const char* file : {"train.txt", "test.txt"}) {
+    std::ofstream out(directory.path() / file);
+    for (int i = 0; i < 400; ++i) out << "the quick brown fox jumps over the lazy dog " << i << " " << file << "\n";
+  }
   for (const std::string& task : tasks::task_names()) {
     SCOPED_TRACE(task);
     RunOptions options = mini_run(task, GetParam());
-    if (task == "text") options.task_options["train"] = options.task_options["test"] = text.string();
+    if (task == "text") {
+      options.task_options["train"] = (directory.path() / "train.txt").string();
+      options.task_options["test"] = (directory.path() / "test.txt").string();
+    }
     const Trained result = train(RunDirectory::create(directory.path() / task, options));
     EXPECT_EQ(result.outcome, Outcome::finished);
     ASSERT_EQ(result.losses.size(), 20u);

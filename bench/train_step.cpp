@@ -1,0 +1,90 @@
+#include "bench/train_step.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+#include <stdexcept>
+
+#include "bench/timing.h"
+#include "ovq/models/language_model.h"
+#include "ovq/models/presets.h"
+#include "ovq/train/adamw.h"
+
+namespace ovq::bench {
+namespace {
+
+using at::Tensor;
+
+// What a step costs without mixing: the ceiling of any speed-up.
+class NoMixer : public nn::Mixer {
+ public:
+  int64_t state_bytes(int64_t) const override { return 0; }
+
+ protected:
+  Tensor mix(const Tensor& x, nn::MixerState*, const nn::OptionalTensor&) override { return x; }
+};
+
+struct Step {
+  Step(const models::ModelConfig& config, int64_t rows, int64_t length)
+      : model(models::make_model(config, 1)), tokens(at::randint(config.vocab_size, {rows, length + 1}, at::kLong)) {
+    optimizer = std::make_unique<train::AdamW>(*model, train::AdamWOptions{});
+  }
+
+  double run() {
+    optimizer->zero_gradients();
+    const Tensor logits = model->forward(tokens.slice(1, 0, -1));
+    const Tensor loss = at::cross_entropy_loss(logits.flatten(0, 1), tokens.slice(1, 1).flatten());
+    loss.backward();
+    optimizer->clip_gradients(1.0);
+    optimizer->step(1e-5);
+    return loss.item<double>();
+  }
+
+  std::shared_ptr<models::LanguageModel> model;
+  std::unique_ptr<train::AdamW> optimizer;
+  Tensor tokens;
+};
+
+class PlainMixers {
+ public:
+  PlainMixers() { setenv("OVQ_FORCE_REFERENCE", "1", 1); }
+  PlainMixers(const PlainMixers&) = delete;
+  ~PlainMixers() { unsetenv("OVQ_FORCE_REFERENCE"); }
+};
+
+}  // namespace
+
+std::vector<TrainStepCase> run_train_step(const TrainStepOptions& options) {
+  const models::ModelConfig config = models::model_preset(options.preset).config;
+  std::vector<TrainStepCase> cases;
+  for (const int64_t length : options.lengths) {
+    TrainStepCase result{.length = length, .rows = std::max<int64_t>(1, options.tokens / length)};
+    torch::manual_seed(2);
+    Step fused(config, result.rows, length), plain(config, result.rows, length), without(config, result.rows, length);
+    plain.tokens = fused.tokens;
+    for (const auto& block : without.model->blocks()) block->mixer = std::make_shared<NoMixer>();
+    const double fused_loss = fused.run();
+    double plain_loss = 0;
+    {
+      const PlainMixers forced;
+      plain_loss = plain.run();
+    }
+    if (!(std::abs(fused_loss - plain_loss) <= 1e-4 * std::abs(plain_loss)))
+      throw std::runtime_error("the fused and the plain mixers give different losses: " + std::to_string(fused_loss) +
+                               " and " + std::to_string(plain_loss));
+    without.run();
+    result.fused = result.plain = result.without = 1e30;
+    for (int round = 0; round < options.rounds; ++round) {
+      result.fused = std::min(result.fused, time_once([&] { fused.run(); }));
+      {
+        const PlainMixers forced;
+        result.plain = std::min(result.plain, time_once([&] { plain.run(); }));
+      }
+      result.without = std::min(result.without, time_once([&] { without.run(); }));
+    }
+    cases.push_back(result);
+  }
+  return cases;
+}
+
+}  // namespace ovq::bench

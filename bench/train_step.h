@@ -1,0 +1,24 @@
+// A training step of a model on the fused mixers against the same on the plain ones, and without any.
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace ovq::bench {
+
+struct TrainStepCase {
+  int64_t length = 0, rows = 0;
+  double fused = 0, plain = 0, without = 0;  // best seconds of a step; `without`: mixers that hand on their input
+};
+
+struct TrainStepOptions {
+  std::string preset = "small/sw-ovq";
+  std::vector<int64_t> lengths = {256, 1024};
+  int64_t tokens = 8192;  // of a step
+  int rounds = 5;
+};
+
+// First checks that both give the same loss. Throws std::runtime_error if not.
+std::vector<TrainStepCase> run_train_step(const TrainStepOptions& options);
+
+}  // namespace ovq::bench
