@@ -3,7 +3,7 @@
 #include <cmath>
 
 #include "ovq/kernels/error.h"
-#include "ovq/nn/attention_heads.h"
+#include "ovq/nn/parameters.h"
 
 namespace ovq::models {
 namespace {
@@ -52,7 +52,7 @@ LanguageModel::LanguageModel(const ModelConfig& config) : config_(config) {
     layers->push_back(blocks_.back());
   }
   norm = register_module("norm", nn::RMSNorm(config.width, config.norm_eps));
-  head = register_module("head", nn::projection(config.width, config.vocab_size));
+  head = register_module("head", nn::make_projection(config.width, config.vocab_size));
   initialize();
 }
 

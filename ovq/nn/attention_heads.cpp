@@ -28,21 +28,14 @@ HeadOptions completed(const char* op, HeadOptions options) {
 
 }  // namespace
 
-torch::nn::Linear projection(int64_t from, int64_t to) {
-  torch::nn::Linear linear(torch::nn::LinearOptions(from, to).bias(false));
-  const torch::NoGradGuard no_grad;
-  linear->weight.normal_(0.0, 0.02);
-  return linear;
-}
-
 Tensor unit_norm(const Tensor& x) { return l2n(x, 1e-12); }
 
 AttentionHeads::AttentionHeads(const char* op, const HeadOptions& options) : op_(op), heads_(completed(op, options)) {
   const int64_t query_width = heads_.heads * heads_.head_dim, key_width = heads_.kv_heads * heads_.head_dim;
-  q_proj = register_module("q_proj", projection(heads_.width, query_width));
-  k_proj = register_module("k_proj", projection(heads_.width, key_width));
-  v_proj = register_module("v_proj", projection(heads_.width, key_width));
-  o_proj = register_module("o_proj", projection(query_width, heads_.width));
+  q_proj = register_module("q_proj", make_projection(heads_.width, query_width));
+  k_proj = register_module("k_proj", make_projection(heads_.width, key_width));
+  v_proj = register_module("v_proj", make_projection(heads_.width, key_width));
+  o_proj = register_module("o_proj", make_projection(query_width, heads_.width));
   b = register_parameter("b", at::full({heads_.heads}, heads_.beta_init));
 }
 

@@ -14,9 +14,6 @@ struct HeadOptions {
   double beta_init = 1.0;  // where b starts
 };
 
-// A projection without bias, N(0, 0.02).
-torch::nn::Linear projection(int64_t from, int64_t to);
-
 class AttentionHeads : public Mixer {
  public:
   const HeadOptions& heads() const { return heads_; }  // with the defaults filled in

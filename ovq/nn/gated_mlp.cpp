@@ -1,13 +1,13 @@
 #include "ovq/nn/gated_mlp.h"
 
-#include "ovq/nn/attention_heads.h"
+#include "ovq/nn/parameters.h"
 
 namespace ovq::nn {
 
 GatedMlpImpl::GatedMlpImpl(int64_t width, int64_t inner) {
-  gate_proj = register_module("gate_proj", projection(width, inner));
-  up_proj = register_module("up_proj", projection(width, inner));
-  down_proj = register_module("down_proj", projection(inner, width));
+  gate_proj = register_module("gate_proj", make_projection(width, inner));
+  up_proj = register_module("up_proj", make_projection(width, inner));
+  down_proj = register_module("down_proj", make_projection(inner, width));
 }
 
 at::Tensor GatedMlpImpl::forward(const at::Tensor& x) { return down_proj(at::silu(gate_proj(x)) * up_proj(x)); }
