@@ -38,7 +38,6 @@ std::vector<int64_t> generate(LanguageModel& model, ModelState& state, const std
   check(options.tokens >= 0, "generate", "tokens is ", options.tokens, "; must be at least 0");
   check(options.top_k >= 0, "generate", "top_k is ", options.top_k, "; must be at least 1, or 0 for all");
   check(options.temperature >= 0, "generate", "temperature is ", options.temperature, "; must be at least 0");
-  check(options.top_k >= 0, "generate", "top_k is ", options.top_k, "; must be at least 0");
   check(options.piece >= 1, "generate", "piece is ", options.piece, "; must be at least 1");
   for (const int64_t token : prompt) {
     check(token >= 0 && token < model.config().vocab_size, "generate", "prompt has token ", token,

@@ -248,7 +248,7 @@ TEST(Generate, ErrorsNameTheOption) {
   EXPECT_EQ(error({128}, {}), "[generate] prompt has token 128; the vocabulary has 128");
   EXPECT_EQ(error({-1}, {}), "[generate] prompt has token -1; the vocabulary has 128");
   EXPECT_EQ(error({1}, {.temperature = -1}), "[generate] temperature is -1; must be at least 0");
-  EXPECT_EQ(error({1}, {.top_k = -1}), "[generate] top_k is -1; must be at least 0");
+  EXPECT_EQ(error({1}, {.top_k = -1}), "[generate] top_k is -1; must be at least 1, or 0 for all");
   EXPECT_EQ(error({1}, {.piece = 0}), "[generate] piece is 0; must be at least 1");
 }
 

@@ -112,7 +112,9 @@ TEST(Diveq, ZeroDistanceIsHarmless) {
       const Tensor z =
           quantizer.codewords().detach().narrow(1, 2, 1).transpose(0, 1).unsqueeze(0).clone().requires_grad_(true);
       const Tensor quantized = quantizer.quantize(z, 3);
-      if (training == CodebookTraining::diveq) EXPECT_TRUE(close(quantized, z, 0));
+      if (training == CodebookTraining::diveq) {
+        EXPECT_TRUE(close(quantized, z, 0));
+      }
       const auto gradients = torch::autograd::grad({quantized.sum()}, {z, quantizer.codebook});
       for (const Tensor& gradient : gradients) EXPECT_TRUE(gradient.isfinite().all().item<bool>());
       if (training == CodebookTraining::diveq) {
