@@ -11,3 +11,5 @@ using MakeSentencePieceTokenizer = Tokenizer* (*)(const char* model_path);
 inline constexpr const char* kMakeSentencePieceTokenizer = "ovq_make_sentencepiece_tokenizer";
 
 }  // namespace ovq::tasks
+
+extern "C" ovq::tasks::Tokenizer* ovq_make_sentencepiece_tokenizer(const char* model_path);

@@ -45,21 +45,21 @@ class ByteTokenizer final : public Tokenizer {
   }
 };
 
+#ifdef OVQ_SANITIZED
+// The sanitizers' dlopen refuses RTLD_DEEPBIND and does not search the program's RPATH; without torch, linking is safe.
+MakeSentencePieceTokenizer sentencepiece_plugin() { return ovq_make_sentencepiece_tokenizer; }
+#else
 // The library beside the program or in the system's path; loaded once, when first needed.
 MakeSentencePieceTokenizer sentencepiece_plugin() {
   static const MakeSentencePieceTokenizer make = [] {
-#ifdef OVQ_SANITIZED
-    constexpr int kFlags = RTLD_NOW | RTLD_LOCAL;  // the sanitizers refuse RTLD_DEEPBIND
-#else
-    constexpr int kFlags = RTLD_NOW | RTLD_LOCAL | RTLD_DEEPBIND;
-#endif
-    void* library = dlopen("libovq_sentencepiece.so", kFlags);
+    void* library = dlopen("libovq_sentencepiece.so", RTLD_NOW | RTLD_LOCAL | RTLD_DEEPBIND);
     void* symbol = library == nullptr ? nullptr : dlsym(library, kMakeSentencePieceTokenizer);
     if (symbol == nullptr) throw std::runtime_error(std::string("cannot load SentencePiece: ") + dlerror());
     return reinterpret_cast<MakeSentencePieceTokenizer>(symbol);
   }();
   return make;
 }
+#endif
 
 }  // namespace
 
