@@ -16,6 +16,7 @@ struct UsageError : std::runtime_error {
 
 void add_bench(CLI::App& app);
 void add_compare(CLI::App& app);
+void add_completion(CLI::App& app);
 void add_eval(CLI::App& app);
 void add_inspect(CLI::App& app);
 void add_tasks(CLI::App& app);

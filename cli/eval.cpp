@@ -1,4 +1,4 @@
-// ovq eval: a trained model at several lengths and dictionary sizes.
+// ovq eval: a trained model at several lengths and dictionary sizes, or on a multiple-choice benchmark.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -9,6 +9,7 @@
 #include "cli/progress.h"
 #include "cli/torch_setup.h"
 #include "ovq/models/weights.h"
+#include "ovq/train/choice_scores.h"
 #include "ovq/train/results.h"
 #include "ovq/train/trainer.h"
 
@@ -16,18 +17,45 @@ namespace ovq::cli {
 namespace {
 
 struct Arguments {
-  std::string run;
+  std::string run, benchmark, questions;
   std::vector<int64_t> lengths, centroids;
   train::EvaluateOptions evaluate;
   bool json = false;
   int threads = 0;
 };
 
+void run_benchmark(const Arguments& arguments, const train::RunDirectory& run, models::LanguageModel& model) {
+  if (arguments.benchmark.empty() || arguments.questions.empty())
+    throw UsageError("--benchmark and --questions go together");
+  if (run.options().task != "text")
+    throw UsageError(fmt::format("--benchmark: {} was trained on {}, not on text", arguments.run, run.options().task));
+  train::ChoiceScores scores;
+  try {
+    const auto questions = tasks::read_questions(tasks::benchmark_from_name(arguments.benchmark), arguments.questions);
+    const auto options = tasks::task_options(run.options().task, run.options().task_options);
+    const auto tokenizer = tasks::make_tokenizer(options.value("tokenizer", "bytes"));
+    scores = train::score_choices(model, *tokenizer, questions);
+  } catch (const std::invalid_argument& error) {
+    throw UsageError(error.what());
+  }
+  if (arguments.json) {
+    fmt::print("{}\n", nlohmann::json{{"benchmark", arguments.benchmark},
+                                      {"questions", scores.questions},
+                                      {"accuracy", scores.accuracy()},
+                                      {"accuracy_normalized", scores.accuracy_normalized()}}
+                           .dump(2));
+    return;
+  }
+  fmt::print("{} questions of {}: accuracy {:.4f}, by length-normalised score {:.4f}\n", scores.questions,
+             arguments.benchmark, scores.accuracy(), scores.accuracy_normalized());
+}
+
 void run_evaluation(Arguments arguments) {
   set_up_torch(arguments.threads);
   const train::RunDirectory run = train::RunDirectory::open(arguments.run);
   const std::filesystem::path checkpoint = train::newest_checkpoint(run.path());
   const auto model = models::load_model(checkpoint);
+  if (!arguments.benchmark.empty() || !arguments.questions.empty()) return run_benchmark(arguments, run, *model);
   const auto has_dictionary = train::centroids_of(model->config());
   if (!arguments.centroids.empty() && !has_dictionary)
     throw UsageError(fmt::format("--centroids: {} has no OVQ-attention", run.options().model));
@@ -95,6 +123,10 @@ void add_eval(CLI::App& app) {
   eval->add_option("--piece", arguments->evaluate.piece, "Tokens of a row read at a time")
       ->capture_default_str()
       ->check(CLI::PositiveNumber);
+  std::string benchmarks;
+  for (const std::string& name : tasks::benchmark_names()) benchmarks += (benchmarks.empty() ? "" : ", ") + name;
+  eval->add_option("--benchmark", arguments->benchmark, "Instead: multiple choice, one of " + benchmarks);
+  eval->add_option("--questions", arguments->questions, "The benchmark's JSONL file")->type_name("FILE");
   eval->add_flag("--json", arguments->json, "Print the results as JSON");
   eval->add_option("--threads", arguments->threads, "Threads to use; default: all cores")
       ->check(CLI::Range(1, 1024))

@@ -45,6 +45,7 @@ int main(int argc, char** argv) {
   app.set_version_flag("--version", fmt::format("ovq {} ({})", OVQ_VERSION, OVQ_COMMIT));
   app.require_subcommand(1);
   ovq::cli::add_bench(app);
+  ovq::cli::add_completion(app);
 #ifdef OVQ_WITH_TORCH
   ovq::cli::add_compare(app);
   ovq::cli::add_eval(app);

@@ -2,15 +2,19 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
+#include <chrono>
 #include <csignal>
 #include <fstream>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "cli/commands.h"
 #include "cli/progress.h"
 #include "cli/torch_setup.h"
 #include "ovq/models/presets.h"
+#include "ovq/train/profile.h"
 #include "ovq/train/trainer.h"
 
 namespace ovq::cli {
@@ -25,6 +29,7 @@ struct Arguments {
   json flags = json::object();  // options given on the command line
   std::string config, out, resume;
   int threads = 0;
+  bool profile = false;
 };
 
 json read_json(const std::string& file) {
@@ -58,9 +63,23 @@ std::string evaluation_text(int64_t step, const train::Evaluation& evaluation, t
              : fmt::format("step {}: test loss {:.4f} at length {}", step, evaluation.total.loss(), evaluation.length);
 }
 
+void print_profile(const train::Profile& profile, double seconds) {
+  using Row = std::pair<std::string, train::Profile::Entry>;
+  const auto entries = profile.entries();
+  std::vector<Row> rows(entries.begin(), entries.end());
+  std::sort(rows.begin(), rows.end(), [](const Row& a, const Row& b) { return a.second.seconds > b.second.seconds; });
+  fmt::print("\n{:<32} {:>9} {:>10} {:>7}\n", "where the time went", "calls", "seconds", "share");
+  for (const auto& [name, entry] : rows) {
+    fmt::print("{:<32} {:>9} {:>10.2f} {:>6.1f}%\n", name, entry.calls, entry.seconds, 100 * entry.seconds / seconds);
+  }
+  const train::Profile::Shares shares = profile.shares(seconds);
+  fmt::print("kernels {:.1f} %, matrix products {:.1f} %, everything else {:.1f} % of {:.1f} s\n", 100 * shares.kernels,
+             100 * shares.matrix_products, 100 * shares.rest, seconds);
+}
+
 void run_training(const Arguments& arguments) {
   if (!arguments.resume.empty() && (!arguments.out.empty() || !arguments.config.empty() || !arguments.flags.empty()))
-    throw UsageError("--resume goes on with the options of the run; it takes no others but --threads");
+    throw UsageError("--resume goes on with the options of the run; it takes no others but --threads and --profile");
   set_up_torch(arguments.threads);
   const bool fresh = arguments.resume.empty();
   const RunOptions options = fresh ? gather(arguments) : train::RunDirectory::open(arguments.resume).options();
@@ -89,8 +108,12 @@ void run_training(const Arguments& arguments) {
              static_cast<double>(parameters) / 1e6, trainer.task().vocab(), out);
   if (trainer.progress().step > 0) fmt::print("going on after step {}\n", trainer.progress().step);
   progress = std::make_unique<Progress>(options.steps, trainer.progress().step);
+  std::optional<train::Profile> profile;
+  if (arguments.profile) profile.emplace();
+  const auto start = std::chrono::steady_clock::now();
   const train::Outcome outcome = trainer.train();
   progress->finish();
+  if (profile) print_profile(*profile, std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
   if (outcome == train::Outcome::stopped) {
     fmt::print("stopped after step {}; saved. Go on with: ovq train --resume {}\n", trainer.progress().step, out);
     return;
@@ -129,7 +152,7 @@ void add_train(CLI::App& app) {
   train->add_option("--config", arguments->config, "Options by name in a JSON file; flags override it")
       ->type_name("FILE");
   option("--steps", "steps", int64_t(), "Training steps; default: those of the scale");
-  option("--tokens-per-step", "tokens_per_step", int64_t(), "Tokens of a step");
+  option("--tokens-per-step", "tokens_per_step", int64_t(), "Tokens of a step; default: those of the scale");
   train
       ->add_option_function<std::vector<int64_t>>(
           "--lengths", [arguments](const std::vector<int64_t>& value) { arguments->flags["lengths"] = value; },
@@ -167,6 +190,8 @@ void add_train(CLI::App& app) {
   train->add_option("--threads", arguments->threads, "Threads to use; default: all cores")
       ->check(CLI::Range(1, 1024))
       ->type_name("N");
+  train->add_flag("--profile", arguments->profile,
+                  "At the end, show the time in kernels, matrix products and everything else");
   train->callback([arguments] { run_training(*arguments); });
 }
 

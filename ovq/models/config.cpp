@@ -8,7 +8,8 @@
 namespace ovq::models {
 namespace {
 
-constexpr EnumNames<Initializer, 2> kInitializer = {{{Initializer::normal, "normal"}, {Initializer::fan_in, "fan_in"}}};
+constexpr EnumNames<Initializer, 3> kInitializer = {
+    {{Initializer::normal, "normal"}, {Initializer::fan_in, "fan_in"}, {Initializer::copying, "copying"}}};
 
 template <class Visitor>
 void visit(Visitor& field, ModelConfig& c) {

@@ -14,6 +14,9 @@ namespace ovq::models {
 enum class Initializer {
   normal,  // every weight N(0, std^2)
   fan_in,  // weights N(0, 1 / fan_in), embeddings N(0, 1), residual outputs divided by sqrt(2 layers)
+  // As fan_in, but what writes starts as the transpose of what reads: the output embedding of the input embedding, a
+  // mixer's o_proj of its v_proj. A layer then copies what it attends to from the first step on.
+  copying,
 };
 
 struct ModelConfig {

@@ -59,7 +59,7 @@ LanguageModel::LanguageModel(const ModelConfig& config) : config_(config) {
 // Matrices of the projections and embeddings; what else a mixer has it starts by itself.
 void LanguageModel::initialize() {
   const torch::NoGradGuard no_grad;
-  const bool fan_in = config_.initializer == Initializer::fan_in;
+  const bool fan_in = config_.initializer != Initializer::normal;
   embed->weight.normal_(0.0, fan_in ? 1.0 : config_.initializer_range);
   for (auto& parameter : named_parameters()) {
     const std::string& name = parameter.key();
@@ -68,6 +68,22 @@ void LanguageModel::initialize() {
     double std = fan_in ? 1.0 / std::sqrt(static_cast<double>(weight.size(1))) : config_.initializer_range;
     if (fan_in && ends_residual(name)) std /= std::sqrt(2.0 * static_cast<double>(config_.layers));
     weight.normal_(0.0, std);
+  }
+  if (config_.initializer == Initializer::copying) start_by_copying();
+}
+
+// Each matrix by itself is distributed as before.
+void LanguageModel::start_by_copying() {
+  head->weight.copy_(embed->weight / std::sqrt(static_cast<double>(config_.width)));
+  auto parameters = named_parameters();
+  for (auto& parameter : parameters) {
+    const std::string& name = parameter.key();
+    if (!name.ends_with(".o_proj.weight")) continue;
+    Tensor& output = parameter.value();
+    const Tensor* values = parameters.find(name.substr(0, name.size() - 13) + "v_proj.weight");
+    if (values == nullptr || values->sizes() != output.t().sizes()) continue;
+    const auto scale = std::sqrt(static_cast<double>(config_.width) / static_cast<double>(output.size(1)));
+    output.copy_(values->t() * (scale / std::sqrt(2.0 * static_cast<double>(config_.layers))));
   }
 }
 

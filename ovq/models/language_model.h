@@ -71,6 +71,7 @@ class LanguageModel : public torch::nn::Module {
 
  private:
   void initialize();
+  void start_by_copying();
   template <class Mix>
   Tensor run(const Tensor& tokens, Mix&& mix);
 

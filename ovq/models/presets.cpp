@@ -26,22 +26,24 @@ const std::vector<Pattern>& patterns() {
 
 struct Sizes {
   int64_t layers, width, heads, head_dim, mlp, vocab;
-  int64_t chunk, centroids, codewords, warmup;
+  int64_t chunk, window, centroids, codewords, warmup;
   double beta_init;
   Initializer initializer;
 };
 
-constexpr Sizes kTiny = {4, 64, 1, 64, 192, 128, 32, 128, 128, 300, 2.0, Initializer::fan_in};
-constexpr Sizes kSmall = {4, 128, 2, 64, 384, 640, 32, 128, 128, 300, 2.0, Initializer::fan_in};
-constexpr Sizes kRecall = {8, 768, 6, 128, 2304, 10'000, 128, 2048, 1024, 4000, 1.0, Initializer::normal};
-constexpr Sizes kText = {17, 1024, 8, 128, 2304, 32'000, 128, 2048, 1024, 4000, 1.0, Initializer::normal};
-constexpr Sizes kChoice = {21, 1280, 10, 128, 3200, 32'000, 128, 2048, 1024, 4000, 1.0, Initializer::normal};
+// At the small scales the window is little more than a pair of the recall task. One that holds several pairs lets the
+// windowed layers solve the short contexts by themselves, and the layers that see everything start to learn only then.
+constexpr Sizes kTiny = {4, 64, 1, 64, 192, 128, 32, 8, 256, 128, 300, 2.0, Initializer::copying};
+constexpr Sizes kSmall = {4, 128, 2, 64, 384, 640, 32, 16, 256, 128, 300, 2.0, Initializer::copying};
+constexpr Sizes kRecall = {8, 768, 6, 128, 2304, 10'000, 128, 128, 2048, 1024, 4000, 1.0, Initializer::normal};
+constexpr Sizes kText = {17, 1024, 8, 128, 2304, 32'000, 128, 128, 2048, 1024, 4000, 1.0, Initializer::normal};
+constexpr Sizes kChoice = {21, 1280, 10, 128, 3200, 32'000, 128, 128, 2048, 1024, 4000, 1.0, Initializer::normal};
 
 MixerOptions mixer_of(const std::string& name, const Sizes& s) {
   const nn::HeadOptions heads = {.width = s.width, .heads = s.heads, .head_dim = s.head_dim, .beta_init = s.beta_init};
   if (name == "full") return nn::AttentionOptions{.heads = heads, .rope = true};
   if (name == "nope") return nn::AttentionOptions{.heads = heads};
-  if (name == "sw") return nn::AttentionOptions{.heads = heads, .window = s.chunk, .rope = true};
+  if (name == "sw") return nn::AttentionOptions{.heads = heads, .window = s.window, .rope = true};
   if (name == "ovq" || name == "ovq-rope") {
     nn::OvqAttentionOptions options{.heads = heads};
     options.dictionary.chunk = s.chunk;

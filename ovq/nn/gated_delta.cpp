@@ -172,6 +172,7 @@ class GatedDeltaFunction : public torch::autograd::Function<GatedDeltaFunction> 
  public:
   static variable_list forward(AutogradContext* context, const Tensor& q, const Tensor& k, const Tensor& v,
                                const Tensor& g, const Tensor& beta, const Tensor& state, int64_t chunk) {
+    RECORD_USER_SCOPE("ovq::gated_delta_forward");
     Chunks x{.q = to_chunks(q, chunk),
              .k = to_chunks(k, chunk),
              .v = to_chunks(v, chunk),
@@ -185,6 +186,7 @@ class GatedDeltaFunction : public torch::autograd::Function<GatedDeltaFunction> 
   }
 
   static variable_list backward(AutogradContext* context, variable_list gradients) {
+    RECORD_USER_SCOPE("ovq::gated_delta_backward");
     const variable_list s = context->get_saved_variables();
     const Chunks x{s[0], s[1], s[2], s[3], s[4], s[5], s[6], s[7], s[8]};
     const int64_t batch = context->saved_data["batch"].toInt(), time = context->saved_data["time"].toInt();

@@ -20,6 +20,7 @@ class LinearAttentionFunction : public torch::autograd::Function<LinearAttention
  public:
   static variable_list forward(AutogradContext* context, const Tensor& q, const Tensor& k, const Tensor& v,
                                const Tensor& g, const Tensor& state, double scale, int64_t chunk) {
+    RECORD_USER_SCOPE("ovq::linear_attention_forward");
     const Tensor gates = to_chunks(g, chunk);
     ChunkedLinear x{.q = to_chunks(q, chunk),
                     .k = to_chunks(k, chunk),
@@ -36,6 +37,7 @@ class LinearAttentionFunction : public torch::autograd::Function<LinearAttention
   }
 
   static variable_list backward(AutogradContext* context, variable_list gradients) {
+    RECORD_USER_SCOPE("ovq::linear_attention_backward");
     const variable_list saved = context->get_saved_variables();
     const ChunkedLinear x{.q = saved[0],
                           .k = saved[1],

@@ -147,6 +147,7 @@ class MesaFunction : public torch::autograd::Function<MesaFunction> {
   static variable_list forward(AutogradContext* context, const Tensor& q, const Tensor& k, const Tensor& v,
                                const Tensor& g, const Tensor& beta, const Tensor& lambda, const Tensor& state,
                                int64_t iterations, int64_t chunk) {
+    RECORD_USER_SCOPE("ovq::mesa_forward");
     Chunks x{.k = to_chunks(k, chunk),
              .v = to_chunks(v, chunk),
              .g = to_chunks(g, chunk),
@@ -167,6 +168,7 @@ class MesaFunction : public torch::autograd::Function<MesaFunction> {
   }
 
   static variable_list backward(AutogradContext* context, variable_list gradients) {
+    RECORD_USER_SCOPE("ovq::mesa_backward");
     const variable_list saved = context->get_saved_variables();
     const Chunks x{
         saved[0], saved[1], saved[2], saved[3], saved[4], saved[5], context->saved_data["iterations"].toInt()};

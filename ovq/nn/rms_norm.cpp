@@ -82,6 +82,7 @@ Tensor inverse_norms(const Tensor& x) { return at::empty({x.numel() / x.size(-1)
 class RmsNormFunction : public torch::autograd::Function<RmsNormFunction> {
  public:
   static Tensor forward(AutogradContext* context, const Tensor& x_any, const Tensor& weight_any, double eps) {
+    RECORD_USER_SCOPE("ovq::rms_norm_forward");
     const Tensor x = x_any.contiguous(), weight = weight_any.contiguous();
     const Tensor y = at::empty(x.sizes(), x.options()), r = inverse_norms(x);
     AT_DISPATCH_FLOATING_TYPES(x.scalar_type(), "rms_norm",
@@ -91,6 +92,7 @@ class RmsNormFunction : public torch::autograd::Function<RmsNormFunction> {
   }
 
   static variable_list backward(AutogradContext* context, variable_list gradients) {
+    RECORD_USER_SCOPE("ovq::rms_norm_backward");
     const variable_list saved = context->get_saved_variables();
     const Tensor &x = saved[0], &weight = saved[1], &r = saved[2];
     const Tensor d_y = gradients[0].contiguous(), d_x = at::empty(x.sizes(), x.options());
@@ -104,6 +106,7 @@ class RmsNormFunction : public torch::autograd::Function<RmsNormFunction> {
 class L2nFunction : public torch::autograd::Function<L2nFunction> {
  public:
   static Tensor forward(AutogradContext* context, const Tensor& x_any, double eps) {
+    RECORD_USER_SCOPE("ovq::l2n_forward");
     const Tensor x = x_any.contiguous(), y = at::empty(x.sizes(), x.options()), r = inverse_norms(x);
     AT_DISPATCH_FLOATING_TYPES(x.scalar_type(), "l2n", [&] { normalise<scalar_t>(x, {}, 1.0, eps, y, r); });
     context->save_for_backward({y, r});
@@ -111,6 +114,7 @@ class L2nFunction : public torch::autograd::Function<L2nFunction> {
   }
 
   static variable_list backward(AutogradContext* context, variable_list gradients) {
+    RECORD_USER_SCOPE("ovq::l2n_backward");
     const variable_list saved = context->get_saved_variables();
     const Tensor &y = saved[0], &r = saved[1];
     const Tensor d_y = gradients[0].contiguous(), d_x = at::empty(y.sizes(), y.options());

@@ -59,10 +59,12 @@ Tensor rotated(const Tensor& x_any, const Tensor& table, double direction) {
 class RotaryFunction : public torch::autograd::Function<RotaryFunction> {
  public:
   static Tensor forward(AutogradContext* context, const Tensor& x, const Tensor& table) {
+    RECORD_USER_SCOPE("ovq::rotary_forward");
     context->save_for_backward({table});
     return rotated(x, table, 1.0);
   }
   static variable_list backward(AutogradContext* context, variable_list gradients) {
+    RECORD_USER_SCOPE("ovq::rotary_backward");
     const Tensor table = context->get_saved_variables()[0];
     return ops::once_differentiable("rotary", {rotated(gradients[0], table, -1.0), Tensor()});
   }

@@ -119,6 +119,7 @@ class ShortConvolutionFunction : public torch::autograd::Function<ShortConvoluti
   static Tensor forward(AutogradContext* context, const Tensor& x_any, const Tensor& weight,
                         const OptionalTensor& bias_any, const OptionalTensor& before_any,
                         const std::vector<int64_t>& cu_seqlens) {
+    RECORD_USER_SCOPE("ovq::short_convolution_forward");
     const Tensor x = ops::with_contiguous_rows(x_any), taps = weight.t().contiguous();
     const Tensor bias = bias_any ? bias_any->contiguous() : Tensor();
     const Tensor before = before_any ? ops::with_contiguous_rows(*before_any) : Tensor();
@@ -133,6 +134,7 @@ class ShortConvolutionFunction : public torch::autograd::Function<ShortConvoluti
   }
 
   static variable_list backward(AutogradContext* context, variable_list gradients) {
+    RECORD_USER_SCOPE("ovq::short_convolution_backward");
     const variable_list saved = context->get_saved_variables();
     const Tensor &x = saved[0], &taps = saved[1], &before = saved[2];
     const std::vector<int64_t> cu_seqlens = context->saved_data["cu_seqlens"].toIntVector();

@@ -33,6 +33,7 @@ class FusedAttention : public torch::autograd::Function<FusedAttention> {
  public:
   static Tensor forward(AutogradContext* context, const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& beta,
                         int64_t window, int64_t query_offset, const std::vector<int64_t>& cu_seqlens) {
+    RECORD_USER_SCOPE("ovq::attention_forward");
     use_torch_threads();
     const Tensor o = empty_output({q.size(0), q.size(1), q.size(2), v.size(3)});
     const Tensor lse = at::empty({q.size(0), q.size(1), q.size(2), 1}, q.options());
@@ -46,6 +47,7 @@ class FusedAttention : public torch::autograd::Function<FusedAttention> {
   }
 
   static variable_list backward(AutogradContext* context, variable_list gradients) {
+    RECORD_USER_SCOPE("ovq::attention_backward");
     use_torch_threads();
     const variable_list saved = context->get_saved_variables();
     const Tensor &q = saved[0], &k = saved[1], &v = saved[2], &beta = saved[3], &o = saved[4], &lse = saved[5];

@@ -64,6 +64,7 @@ class FusedOvqAttention : public torch::autograd::Function<FusedOvqAttention> {
   // Outputs: o, then keys, values, pending keys and pending values of each state if wanted.
   static variable_list forward(AutogradContext* context, const Tensor& q, const Tensor& k, const Tensor& v,
                                const Tensor& beta, at::TensorList state_tensors, const CallPtr& call) {
+    RECORD_USER_SCOPE("ovq::ovq_attention_forward");
     use_torch_threads();
     const kernels::OvqInputs inputs = kernel_inputs(q, k, v, beta, *call);
     std::vector<OvqState> states = working_states(q, k, v, *call);
@@ -95,6 +96,7 @@ class FusedOvqAttention : public torch::autograd::Function<FusedOvqAttention> {
   }
 
   static variable_list backward(AutogradContext* context, variable_list gradients) {
+    RECORD_USER_SCOPE("ovq::ovq_attention_backward");
     use_torch_threads();
     const variable_list saved = context->get_saved_variables();
     const Tensor &q = saved[0], &k = saved[1], &v = saved[2], &beta = saved[3], &o = saved[4], &lse = saved[5];

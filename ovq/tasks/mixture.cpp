@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "ovq/kernels/error.h"
-#include "ovq/tasks/random.h"
 
 namespace ovq::tasks {
 
@@ -17,20 +16,19 @@ std::vector<int64_t> halved_lengths(int64_t longest, int64_t count) {
   return lengths;
 }
 
-StepShape step_shape(const Task& task, const LengthMixture& mixture, uint64_t seed, int64_t step) {
+std::vector<StepShape> step_shapes(const Task& task, const LengthMixture& mixture) {
   check(!mixture.lengths.empty(), "mixture", "has no lengths");
   check(mixture.tokens_per_step >= 1, "mixture", "tokens_per_step is ", mixture.tokens_per_step,
         "; must be at least 1");
-  check(step >= 0, "mixture", "step is ", step, "; must not be negative");
-  std::vector<int64_t> lengths = mixture.lengths;
-  const auto count = static_cast<int64_t>(lengths.size());
-  Random random(hash_numbers({seed, static_cast<uint64_t>(step / count)}));
-  random.shuffle(std::span(lengths));
-  const int64_t length = lengths[static_cast<size_t>(step % count)];
-  check(length >= task.min_length(), "mixture", "length is ", length, "; ", task.name(), " needs at least ",
-        task.min_length());
-  return {.length = length,
-          .rows = std::max<int64_t>(1, mixture.tokens_per_step / task.row_length(length, Split::train))};
+  const int64_t share = mixture.tokens_per_step / static_cast<int64_t>(mixture.lengths.size());
+  std::vector<StepShape> shapes;
+  for (const int64_t length : mixture.lengths) {
+    check(length >= task.min_length(), "mixture", "length is ", length, "; ", task.name(), " needs at least ",
+          task.min_length());
+    const int64_t rows = share / task.row_length(length, Split::train);
+    shapes.push_back({.length = length, .rows = std::max<int64_t>(1, rows)});
+  }
+  return shapes;
 }
 
 }  // namespace ovq::tasks

@@ -1,4 +1,5 @@
-// Which context length a training step has: short and long ones from the first step on, equal tokens per step.
+// Which context lengths a training step has: short and long ones together. What the short ones teach early carries over
+// to the long ones.
 #pragma once
 
 #include <cstdint>
@@ -20,9 +21,8 @@ struct StepShape {
 // {longest / 8, longest / 4, longest / 2, longest}
 std::vector<int64_t> halved_lengths(int64_t longest, int64_t count = 4);
 
-// Length and rows of training step `step`; rows are as many as come closest to, but not over, tokens_per_step, at least
-// one. Of every lengths.size() steps in a row (counted from step 0) each has another length, in an order drawn from the
-// seed.
-StepShape step_shape(const Task& task, const LengthMixture& mixture, uint64_t seed, int64_t step);
+// What every training step consists of: rows of each length, as many as come closest to, but not over,
+// an equal share of tokens_per_step, at least one.
+std::vector<StepShape> step_shapes(const Task& task, const LengthMixture& mixture);
 
 }  // namespace ovq::tasks

@@ -32,7 +32,10 @@ std::vector<Evaluation> doubled(int64_t first, int64_t last) {
 
 Preset recall_preset(Scale scale) {
   const int64_t longest = pick(scale, 128, 256, 4096), content = pick(scale, 2, 4, 8);
-  return {.options = {{"vocab", pick(scale, 128, 640, 10000)}, {"key_length", content}, {"value_length", content}},
+  return {.options = {{"vocab", pick(scale, 128, 640, 10000)},
+                      {"key_length", content},
+                      {"value_length", content},
+                      {"train_query_fraction", pick(scale, 1.0, 1.0, 0.5)}},
           .train_lengths = halved_lengths(longest),
           .evaluations = doubled(longest / 8, 16 * longest)};
 }

@@ -14,7 +14,7 @@
 namespace ovq::train {
 
 struct AdamWOptions {
-  double beta1 = 0.9, beta2 = 0.95, eps = 1e-8, weight_decay = 0.1;
+  double beta1 = 0.9, beta2 = 0.95, eps = 1e-8, weight_decay = 0.01;
 };
 
 class AdamW {

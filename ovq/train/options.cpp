@@ -11,7 +11,7 @@ namespace {
 
 template <class Visitor>
 void visit(Visitor& field, RunOptions& o) {
-  field("tokens_per_step", o.tokens_per_step, 1);
+  field("tokens_per_step", o.tokens_per_step, 0);
   field("steps", o.steps, 0);
   field("accumulate", o.accumulate, 1);
   field("learning_rate", o.learning_rate);
@@ -46,7 +46,12 @@ std::string preset_of(const RunOptions& options) {
   return options.model == "sw-vq" && family != "text" ? name + "-1k" : name;
 }
 
-int64_t steps_of(const std::string& scale) { return scale == "tiny" ? 1500 : scale == "small" ? 4000 : 100'000; }
+struct Budget {
+  int64_t steps, tokens_per_step;
+};
+Budget budget_of(const std::string& scale) {
+  return scale == "tiny" ? Budget{2500, 2048} : scale == "small" ? Budget{4000, 4096} : Budget{100'000, 65'536};
+}
 
 }  // namespace
 
@@ -101,7 +106,9 @@ RunOptions resolved(RunOptions options) {
   const models::ModelPreset preset = models::model_preset(preset_of(options));
   if (options.learning_rate == 0) options.learning_rate = preset.learning_rate;
   if (options.min_learning_rate < 0) options.min_learning_rate = preset.min_learning_rate;
-  if (options.steps == 0) options.steps = steps_of(options.scale);
+  const Budget budget = budget_of(options.scale);
+  if (options.steps == 0) options.steps = budget.steps;
+  if (options.tokens_per_step == 0) options.tokens_per_step = budget.tokens_per_step;
   return options;
 }
 

@@ -23,8 +23,8 @@ struct RunOptions {
   json model_options = json::object();  // merged into the model's configuration (RFC 7396)
 
   std::vector<int64_t> lengths;  // of the training contexts; empty: those of the scale
-  int64_t tokens_per_step = 8192;
-  int64_t steps = 0;  // 0: those of the scale
+  int64_t tokens_per_step = 0;   // 0: those of the scale
+  int64_t steps = 0;             // 0: those of the scale
   int64_t accumulate = 1;
   double learning_rate = 0;       // 0: the preset's
   double min_learning_rate = -1;  // negative: the preset's

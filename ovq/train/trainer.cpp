@@ -38,37 +38,42 @@ StepReport Trainer::step() {
   const auto start = std::chrono::steady_clock::now();
   const RunOptions& options = run_.options();
   const int64_t step = progress_.step;
-  const tasks::StepShape shape =
-      tasks::step_shape(*task_, {options.lengths, options.tokens_per_step}, options.seed, step);
-  StepReport report{.step = step + 1, .length = shape.length, .rows = shape.rows, .rate = schedule_.rate(step)};
-  const tasks::Batch batch =
-      task_->sample({.rows = shape.rows, .length = shape.length, .seed = options.seed, .step = step});
-  report.tokens = batch.rows * batch.length;
+  StepReport report{.step = step + 1, .rate = schedule_.rate(step)};
+  std::vector<BatchTensors> batches;
+  int64_t targets = 0;
+  for (const tasks::StepShape& shape : tasks::step_shapes(*task_, {options.lengths, options.tokens_per_step})) {
+    batches.push_back(
+        to_tensors(task_->sample({.rows = shape.rows, .length = shape.length, .seed = options.seed, .step = step})));
+    report.tokens += batches.back().tokens.numel();
+    targets += batches.back().targets.size(0);
+  }
+  targets = std::max<int64_t>(1, targets);
 
   model_->train();
   model_->begin_step(step, options.seed);
   optimizer_.zero_gradients();
-  const BatchTensors all = to_tensors(batch);
-  const auto targets = static_cast<double>(std::max<int64_t>(1, all.targets.size(0)));
   int64_t right = 0;
-  const int64_t parts = std::min(options.accumulate, batch.rows);
-  for (int64_t part = 0; part < parts; ++part) {
-    const int64_t first = batch.rows * part / parts, last = batch.rows * (part + 1) / parts;
-    const Tensor inside = all.positions.ge(first * batch.length).logical_and(all.positions.lt(last * batch.length));
-    const Tensor chosen = inside.nonzero().flatten();
-    const Tensor hidden = model_->hidden(all.tokens.narrow(0, first, last - first)).flatten(0, 1);
-    const Tensor logits =
-        model_->logits(hidden.index_select(0, all.positions.index_select(0, chosen) - first * batch.length));
-    const Tensor wanted = all.targets.index_select(0, chosen);
-    Tensor loss = at::cross_entropy_loss(logits, wanted, {}, at::Reduction::Sum) / targets;
-    report.loss += loss.item<double>();
-    right += logits.argmax(-1).eq(wanted).sum().item<int64_t>();
-    if (const Tensor auxiliary = model_->auxiliary_loss(); auxiliary.defined()) {
-      loss = loss + auxiliary / static_cast<double>(parts);
+  for (const BatchTensors& batch : batches) {
+    const int64_t rows = batch.tokens.size(0), length = batch.tokens.size(1);
+    const int64_t parts = std::min(options.accumulate, rows);
+    for (int64_t part = 0; part < parts; ++part) {
+      const int64_t first = rows * part / parts, last = rows * (part + 1) / parts;
+      const Tensor inside = batch.positions.ge(first * length).logical_and(batch.positions.lt(last * length));
+      const Tensor chosen = inside.nonzero().flatten();
+      const Tensor hidden = model_->hidden(batch.tokens.narrow(0, first, last - first)).flatten(0, 1);
+      const Tensor logits =
+          model_->logits(hidden.index_select(0, batch.positions.index_select(0, chosen) - first * length));
+      const Tensor wanted = batch.targets.index_select(0, chosen);
+      Tensor loss = at::cross_entropy_loss(logits, wanted, {}, at::Reduction::Sum) / targets;
+      report.loss += loss.item<double>();
+      right += logits.argmax(-1).eq(wanted).sum().item<int64_t>();
+      if (const Tensor auxiliary = model_->auxiliary_loss(); auxiliary.defined()) {
+        loss = loss + auxiliary * (static_cast<double>((last - first) * length) / static_cast<double>(report.tokens));
+      }
+      loss.backward();
     }
-    loss.backward();
   }
-  report.accuracy = static_cast<double>(right) / targets;
+  report.accuracy = static_cast<double>(right) / static_cast<double>(targets);
   report.gradient_norm = optimizer_.clip_gradients(options.clip);
   report.skipped = !std::isfinite(report.loss) || !std::isfinite(report.gradient_norm);
   if (!report.skipped) optimizer_.step(report.rate);
@@ -114,8 +119,6 @@ Outcome Trainer::train() {
                          {"accuracy", report.accuracy},
                          {"gradient_norm", std::isfinite(report.gradient_norm) ? json(report.gradient_norm) : json()},
                          {"rate", report.rate},
-                         {"length", report.length},
-                         {"rows", report.rows},
                          {"tokens", report.tokens},
                          {"skipped", report.skipped},
                          {"seconds", report.seconds}});

@@ -13,7 +13,7 @@ namespace ovq::train {
 
 struct StepReport {
   int64_t step = 0;  // steps done, this one included
-  int64_t length = 0, rows = 0, tokens = 0;
+  int64_t tokens = 0;
   double loss = 0, accuracy = 0, gradient_norm = 0, rate = 0;
   bool skipped = false;
   double seconds = 0;

@@ -88,7 +88,7 @@ TEST(Config, ErrorsNameTheFieldAndWhatIsAllowed) {
   EXPECT_EQ(error_with("/rms_norm_eps", 0), "[config] rms_norm_eps is 0.0; must be positive");
   EXPECT_EQ(error_with("/rms_norm_eps", "x"), "[config] rms_norm_eps is \"x\"; must be a finite number");
   EXPECT_EQ(error_with("/initializer", "xavier"),
-            "[config] initializer is \"xavier\"; must be one of \"normal\", \"fan_in\"");
+            "[config] initializer is \"xavier\"; must be one of \"normal\", \"fan_in\", \"copying\"");
   EXPECT_EQ(error_with("/hiden_size", 8), "[config] unknown field \"hiden_size\"; did you mean \"hidden_size\"?");
   EXPECT_EQ(error_with("/mixers", json::object()), "[config] mixers is {}; must be an object of mixers by name");
   EXPECT_EQ(error_with("/pattern", 3), "[config] pattern is 3; must be names of mixers, separated by commas");

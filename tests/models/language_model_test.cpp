@@ -252,5 +252,23 @@ TEST(Generate, ErrorsNameTheOption) {
   EXPECT_EQ(error({1}, {.piece = 0}), "[generate] piece is 0; must be at least 1");
 }
 
+TEST(Initializer, CopyingTransposesWhatReads) {
+  ModelConfig config = model_preset("tiny/sw-ovq").config;
+  for (const Initializer initializer : {Initializer::fan_in, Initializer::copying}) {
+    config.initializer = initializer;
+    const auto model = make_model(config, 1);
+    const auto parameters = model->named_parameters();
+    const bool copying = initializer == Initializer::copying;
+    const Tensor embed = parameters["embed.weight"], head = parameters["head.weight"];
+    EXPECT_EQ(at::allclose(head, embed / std::sqrt(64.0)), copying);
+    for (const std::string layer : {"layers.0.", "layers.1."}) {
+      const Tensor v = parameters[layer + "mixer.v_proj.weight"], o = parameters[layer + "mixer.o_proj.weight"];
+      EXPECT_EQ(at::allclose(o, v.t() / std::sqrt(8.0)), copying);
+      EXPECT_NEAR(o.std().item<double>(), 1 / 8.0 / std::sqrt(8.0), 0.1 / 8.0);
+    }
+    EXPECT_NEAR(head.std().item<double>(), 1 / 8.0, 0.1 / 8.0);
+  }
+}
+
 }  // namespace
 }  // namespace ovq::models::test

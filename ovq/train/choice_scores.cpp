@@ -1,0 +1,70 @@
+#include "ovq/train/choice_scores.h"
+
+#include <algorithm>
+
+#include "ovq/kernels/error.h"
+
+namespace ovq::train {
+
+using at::Tensor;
+using kernels::check;
+
+std::vector<double> log_likelihoods(models::LanguageModel& model, const std::vector<tasks::EncodedChoice>& choices) {
+  size_t longest = 0;
+  for (const tasks::EncodedChoice& choice : choices) {
+    check(!choice.context.empty(), "choice", "a context has no tokens; there is nothing to continue");
+    longest = std::max(longest, choice.context.size() + choice.continuation.size());
+  }
+  // Rows are filled up at their end, where nothing before it can see the filling.
+  const auto rows = static_cast<int64_t>(choices.size()), length = static_cast<int64_t>(longest);
+  const Tensor tokens = at::zeros({rows, length}, at::kLong);
+  std::vector<int64_t> positions, targets;
+  for (int64_t row = 0; row < rows; ++row) {
+    const tasks::EncodedChoice& choice = choices[static_cast<size_t>(row)];
+    int64_t* to = tokens.data_ptr<int64_t>() + row * length;
+    std::copy(choice.continuation.begin(), choice.continuation.end(),
+              std::copy(choice.context.begin(), choice.context.end(), to));
+    const auto first = static_cast<int64_t>(choice.context.size()) - 1;  // what follows this one is scored
+    for (size_t i = 0; i < choice.continuation.size(); ++i) {
+      positions.push_back(row * length + first + static_cast<int64_t>(i));
+      targets.push_back(choice.continuation[i]);
+    }
+  }
+  const torch::NoGradGuard no_grad;
+  const Tensor hidden = model.hidden(tokens).flatten(0, 1);
+  const Tensor logits = model.logits(hidden.index_select(0, torch::tensor(positions, at::kLong)));
+  const Tensor losses = at::cross_entropy_loss(logits, torch::tensor(targets, at::kLong), {}, at::Reduction::None);
+  std::vector<double> sums;
+  const float* loss = losses.data_ptr<float>();
+  for (const tasks::EncodedChoice& choice : choices) {
+    double sum = 0;
+    for (size_t i = 0; i < choice.continuation.size(); ++i) sum -= *loss++;
+    sums.push_back(sum);
+  }
+  return sums;
+}
+
+ChoiceScores score_choices(models::LanguageModel& model, const tasks::Tokenizer& tokenizer,
+                           const std::vector<tasks::Question>& questions) {
+  check(!questions.empty(), "choice", "there are no questions");
+  check(tokenizer.vocab() == model.config().vocab_size, "choice", "the tokenizer has ", tokenizer.vocab(),
+        " tokens; the model has ", model.config().vocab_size);
+  const bool was_training = model.is_training();
+  model.eval();
+  ChoiceScores scores;
+  for (const tasks::Question& question : questions) {
+    std::vector<tasks::EncodedChoice> choices;
+    for (const tasks::Choice& choice : question.choices) choices.push_back(tasks::encode(choice, tokenizer));
+    std::vector<double> sums = log_likelihoods(model, choices);
+    const auto best = [&] { return std::max_element(sums.begin(), sums.end()) - sums.begin(); };
+    ++scores.questions;
+    scores.right += best() == question.answer;
+    for (size_t i = 0; i < sums.size(); ++i)
+      sums[i] /= static_cast<double>(std::max<int64_t>(1, choices[i].characters));
+    scores.right_normalized += best() == question.answer;
+  }
+  model.train(was_training);
+  return scores;
+}
+
+}  // namespace ovq::train

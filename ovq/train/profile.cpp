@@ -1,0 +1,78 @@
+#include "ovq/train/profile.h"
+
+#include <ATen/record_function.h>
+
+#include <algorithm>
+#include <chrono>
+#include <stdexcept>
+#include <string_view>
+
+namespace ovq::train {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr std::string_view kKernels = "ovq::";
+constexpr std::string_view kProducts[] = {"aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm"};
+
+Profile* listener = nullptr;
+thread_local bool inside = false;  // a function that counts is running on this thread
+
+bool counts(std::string_view name) {
+  return name.starts_with(kKernels) ||
+         std::find(std::begin(kProducts), std::end(kProducts), name) != std::end(kProducts);
+}
+
+struct Running : at::ObserverContext {
+  Clock::time_point start = Clock::now();
+};
+
+std::unique_ptr<at::ObserverContext> on_start(const at::RecordFunction& function) {
+  if (inside || !counts(function.name())) return nullptr;
+  inside = true;
+  return std::make_unique<Running>();
+}
+
+void on_end(const at::RecordFunction& function, at::ObserverContext* context) {
+  if (context == nullptr) return;
+  inside = false;
+  const auto spent = Clock::now() - static_cast<Running*>(context)->start;
+  listener->add(function.name(), std::chrono::duration<double>(spent).count());
+}
+
+}  // namespace
+
+Profile::Profile() {
+  if (listener != nullptr) throw std::logic_error("there is a profile already");
+  listener = this;
+  callback_ = at::addGlobalCallback(
+      at::RecordFunctionCallback(on_start, on_end).scopes({at::RecordScope::FUNCTION, at::RecordScope::USER_SCOPE}));
+}
+
+Profile::~Profile() {
+  at::removeCallback(callback_);
+  listener = nullptr;
+}
+
+void Profile::add(const std::string& name, double seconds) {
+  const std::lock_guard lock(mutex_);
+  Entry& entry = entries_[name];
+  ++entry.calls;
+  entry.seconds += seconds;
+}
+
+std::map<std::string, Profile::Entry> Profile::entries() const {
+  const std::lock_guard lock(mutex_);
+  return entries_;
+}
+
+Profile::Shares Profile::shares(double seconds) const {
+  Shares shares;
+  for (const auto& [name, entry] : entries()) {
+    (name.starts_with(kKernels) ? shares.kernels : shares.matrix_products) += entry.seconds / seconds;
+  }
+  shares.rest = 1 - shares.kernels - shares.matrix_products;
+  return shares;
+}
+
+}  // namespace ovq::train
