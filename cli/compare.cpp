@@ -6,6 +6,7 @@
 #include <set>
 
 #include "cli/commands.h"
+#include "cli/progress.h"
 #include "ovq/tasks/registry.h"
 #include "ovq/train/results.h"
 
@@ -17,19 +18,39 @@ struct Arguments {
   bool json = false;
 };
 
+// What a run cost so far.
+struct Cost {
+  int64_t steps = 0, tokens = 0;
+  double seconds = 0;  // of the steps; without evaluations and checkpoints
+};
+
+Cost cost_of(const train::RunDirectory& run) {
+  Cost cost;
+  for (const nlohmann::json& line : run.read_metrics()) {
+    if (line.at("kind") != "step") continue;
+    ++cost.steps;
+    cost.tokens += line.at("tokens").get<int64_t>();
+    cost.seconds += line.at("seconds").get<double>();
+  }
+  return cost;
+}
+
 struct Line {
   std::string label;
   std::map<int64_t, double> by_length;
+  double state_bytes = 0, tokens_per_second = 0;  // at the longest length
 };
 
 void compare(const Arguments& arguments) {
   std::map<std::string, std::vector<Line>> tables;  // by task
+  std::map<std::string, std::vector<std::string>> costs;
   nlohmann::json all = nlohmann::json::array();
   for (const std::string& path : arguments.runs) {
     const train::RunDirectory run = train::RunDirectory::open(path);
     const bool accuracy = train::make_task(run.options())->metric() == tasks::Metric::accuracy;
     const std::string title =
         fmt::format("{} ({}), {}", run.options().task, run.options().scale, accuracy ? "accuracy" : "loss");
+    const Cost cost = cost_of(run);
     std::map<std::string, Line> lines;
     for (const nlohmann::json& result : train::read_results(run)) {
       const int64_t centroids = result.value("centroids", int64_t{0});
@@ -38,14 +59,24 @@ void compare(const Arguments& arguments) {
       if (result.contains("options") && !result["options"].empty()) label += " " + result["options"].dump();
       Line& line = lines[fmt::format("{:>12}{}", centroids, label)];
       line.label = label;
-      line.by_length[result.at("length")] = result.at(accuracy ? "accuracy" : "loss");
+      const int64_t length = result.at("length");
+      line.by_length[length] = result.at(accuracy ? "accuracy" : "loss");
+      if (line.by_length.rbegin()->first == length) {
+        line.state_bytes = result.at("state_bytes");
+        line.tokens_per_second = result.at("tokens_per_second");
+      }
       all.push_back(result);
       all.back()["run"] = path;
       all.back()["model"] = run.options().model;
       all.back()["task"] = run.options().task;
+      all.back()["seed"] = run.options().seed;
+      all.back()["training"] = {{"steps", cost.steps}, {"tokens", cost.tokens}, {"seconds", cost.seconds}};
     }
     if (lines.empty()) fmt::print(stderr, "ovq: {} has no evaluations; run: ovq eval {}\n", path, path);
     for (auto& [key, line] : lines) tables[title].push_back(line);
+    costs[title].push_back(fmt::format("{} [{}]: {} steps, {:.2f}M tokens, {}", run.options().model,
+                                       run.path().filename().string(), cost.steps,
+                                       static_cast<double>(cost.tokens) / 1e6, duration_text(cost.seconds)));
   }
   if (arguments.json) {
     fmt::print("{}\n", all.dump(2));
@@ -60,15 +91,17 @@ void compare(const Arguments& arguments) {
     }
     fmt::print("{}\n{:<{}}", title, "", width);
     for (const int64_t length : lengths) fmt::print(" {:>7}", length);
-    fmt::print("\n");
+    fmt::print(" {:>10} {:>9}\n", "state", "tokens/s");
     for (const Line& line : lines) {
       fmt::print("{:<{}}", line.label, width);
       for (const int64_t length : lengths) {
         const auto at = line.by_length.find(length);
         fmt::print(" {:>7}", at == line.by_length.end() ? "-" : fmt::format("{:.3f}", at->second));
       }
-      fmt::print("\n");
+      fmt::print(" {:>10} {:>9.0f}\n", bytes_text(line.state_bytes), line.tokens_per_second);
     }
+    fmt::print("State per sequence and reading speed: at the longest length.\n");
+    for (const std::string& cost : costs[title]) fmt::print("{}\n", cost);
     fmt::print("\n");
   }
 }

@@ -1,17 +1,34 @@
-# Installs the libraries, their headers and a package configuration: find_package(ovq) then gives ovq::kernels.
+# Installs the libraries, their headers and a package configuration: find_package(ovq) then gives ovq::kernels, and with
+# COMPONENTS torch also ovq::ops, ovq::nn and ovq::models.
 include(CMakePackageConfigHelpers)
 include(GNUInstallDirs)
+set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/ovq)
+
+if(OVQ_BUILD_TORCH)
+  set(torch_libraries ovq_ops ovq_nn ovq_models)
+  foreach(library base ops nn models)
+    set_target_properties(ovq_${library} PROPERTIES EXPORT_NAME ${library})
+  endforeach()
+  set_target_properties(${torch_libraries} PROPERTIES INSTALL_RPATH "$ORIGIN")
+  install(TARGETS ${torch_libraries} ovq_base EXPORT ovqTorchTargets
+    LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
+  foreach(layer base ops nn models)
+    install(DIRECTORY ${PROJECT_SOURCE_DIR}/ovq/${layer}/ DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/ovq/${layer}
+      FILES_MATCHING PATTERN "*.h")
+  endforeach()
+  install(FILES ${PROJECT_SOURCE_DIR}/ovq/kernels/checks.h ${PROJECT_SOURCE_DIR}/ovq/kernels/error.h
+    DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/ovq/kernels)  # those of the other layers include them
+  install(EXPORT ovqTorchTargets NAMESPACE ovq:: DESTINATION ${package_dir})
+endif()
 
 if(OVQ_BUILD_CLI)
   install(TARGETS ovq RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
   if(OVQ_BUILD_TORCH)
-    install(TARGETS ovq_ops ovq_nn ovq_models ovq_sentencepiece LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
-    set_target_properties(ovq_nn ovq_models PROPERTIES INSTALL_RPATH "$ORIGIN")
+    install(TARGETS ovq_sentencepiece LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
     set_target_properties(ovq PROPERTIES INSTALL_RPATH "$ORIGIN/../${CMAKE_INSTALL_LIBDIR}")
   endif()
 endif()
 
-set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/ovq)
 install(EXPORT ovqTargets NAMESPACE ovq:: DESTINATION ${package_dir})
 configure_package_config_file(${PROJECT_SOURCE_DIR}/cmake/ovqConfig.cmake.in ${PROJECT_BINARY_DIR}/ovqConfig.cmake
   INSTALL_DESTINATION ${package_dir})

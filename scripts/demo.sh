@@ -1,9 +1,49 @@
 #!/usr/bin/env bash
-# Sets up, builds and runs the main job: the kernels' benchmark in its quick form. Arguments go to the benchmark.
+# Sets up, builds and runs the main job: trains a model with full attention and one with OVQ-attention on recall, tests
+# both far beyond the length they were trained at, and compares what they remember with what they keep in memory.
+# Usage: scripts/demo.sh [DIR]; DIR (runs/demo) receives the runs. What an earlier call has finished is not done again.
 set -euo pipefail
 cd "$(dirname "$0")/.."
+runs=${1:-runs/demo}
+ovq=build/release/ovq
 
 scripts/setup.sh
 cmake --preset release --log-level=WARNING >/dev/null
 cmake --build --preset release --target ovq
-build/release/ovq bench kernels --quick "$@"
+
+start=$SECONDS
+threads=$((($(nproc) + 1) / 2))  # the two are trained side by side
+train() {
+  local out=$runs/$1
+  if [[ -e $out/run.json ]]; then
+    "$ovq" train --resume "$out" --threads "$threads"
+  else
+    "$ovq" train --task recall --scale tiny --model "$1" --out "$out" --threads "$threads" --eval-every 500
+  fi 2>&1 | sed -u "s/^/$(printf '%-8s' "$1")/"
+}
+
+echo
+echo "Training: contexts of up to 128 tokens hold pairs of keys and values, then the values of some keys are asked for."
+train sw-nope &
+nope=$!
+train sw-ovq
+wait "$nope"
+trained=$SECONDS
+
+echo
+echo "Testing at up to 16 times that length, OVQ-attention with dictionaries of several sizes."
+lengths=128,256,512,1024,2048
+"$ovq" eval "$runs/sw-nope" --lengths "$lengths" >/dev/null
+"$ovq" eval "$runs/sw-ovq" --lengths "$lengths" --centroids 128,256,512,1024 >/dev/null
+echo
+"$ovq" compare "$runs/sw-nope" "$runs/sw-ovq"
+cat <<END
+N is the size of the dictionary; training used $("$ovq" inspect "$runs/sw-ovq" | grep -o -m 1 "centroids [0-9]*"). A sliding-window layer and a layer of full attention (sw-nope) or OVQ-attention (sw-ovq) take turns.
+Trained in $((trained - start)) s, tested in $((SECONDS - trained)) s. The runs, their metrics and results lie in $runs.
+
+Next:
+  $ovq eval $runs/sw-ovq --lengths 4096 --centroids 2048      other lengths and dictionaries
+  $ovq train --task recall --scale small --model sw-ovq       a larger model (about half an hour)
+  $ovq tasks recall                                           what the task looks like
+  $ovq bench kernels --quick                                  the kernels against this machine's peak
+END

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <stdexcept>
+#include <tuple>
 
 #include "ovq/base/closest.h"
 
@@ -31,10 +32,10 @@ struct Sizes {
   Initializer initializer;
 };
 
-// At the small scales the window is little more than a pair of the recall task. One that holds several pairs lets the
-// windowed layers solve the short contexts by themselves, and the layers that see everything start to learn only then.
+// At the small scales the window is about one pair of the recall task. One that holds several pairs lets the windowed
+// layers solve the short contexts by themselves, and the layers that see everything learn nothing from them.
 constexpr Sizes kTiny = {4, 64, 1, 64, 192, 128, 32, 8, 256, 128, 300, 2.0, Initializer::copying};
-constexpr Sizes kSmall = {4, 128, 2, 64, 384, 640, 32, 16, 256, 128, 300, 2.0, Initializer::copying};
+constexpr Sizes kSmall = {4, 128, 2, 64, 384, 640, 32, 8, 512, 128, 300, 2.0, Initializer::copying};
 constexpr Sizes kRecall = {8, 768, 6, 128, 2304, 10'000, 128, 128, 2048, 1024, 4000, 1.0, Initializer::normal};
 constexpr Sizes kText = {17, 1024, 8, 128, 2304, 32'000, 128, 128, 2048, 1024, 4000, 1.0, Initializer::normal};
 constexpr Sizes kChoice = {21, 1280, 10, 128, 3200, 32'000, 128, 128, 2048, 1024, 4000, 1.0, Initializer::normal};
@@ -138,10 +139,10 @@ std::vector<std::pair<std::string, ModelPreset>> paper_presets() {
 
 std::vector<std::pair<std::string, ModelPreset>> all_presets() {
   std::vector<std::pair<std::string, ModelPreset>> all;
-  for (const auto& [scale, sizes] : {std::pair{"tiny", kTiny}, {"small", kSmall}}) {
+  for (const auto& [scale, sizes, rate] : {std::tuple{"tiny", kTiny, 3e-3}, {"small", kSmall, 2e-3}}) {
     for (const Pattern& pattern : patterns()) {
       all.emplace_back(std::string(scale) + "/" + pattern.name,
-                       ModelPreset{make_config(pattern, sizes), 3e-3, 1e-5, ""});
+                       ModelPreset{make_config(pattern, sizes), rate, 1e-5, ""});
     }
   }
   for (auto& preset : paper_presets()) all.push_back(std::move(preset));

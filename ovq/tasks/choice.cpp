@@ -9,6 +9,7 @@
 #include "ovq/base/closest.h"
 #include "ovq/kernels/error.h"
 #include "ovq/tasks/corpus.h"
+#include "ovq/tasks/data_error.h"
 
 namespace ovq::tasks {
 
@@ -64,7 +65,7 @@ struct Line {
 
   template <class... Parts>
   [[noreturn]] void bad(const Parts&... parts) const {
-    kernels::fail("choice", path, ":", number, ": ", parts...);
+    fail_data("choice", path, ":", number, ": ", parts...);
   }
 
   // `field` is a path such as "question.stem".
@@ -232,7 +233,7 @@ std::vector<Question> read_questions(Benchmark benchmark, const std::string& pat
         break;
     }
   }
-  check(!questions.empty(), "choice", path, " has no question");
+  check_data(!questions.empty(), "choice", path, " has no question");
   return questions;
 }
 

@@ -8,6 +8,7 @@
 #include <system_error>
 
 #include "ovq/kernels/error.h"
+#include "ovq/tasks/data_error.h"
 
 namespace ovq::tasks {
 
@@ -16,10 +17,10 @@ namespace fs = std::filesystem;
 
 std::string read_text_file(const char* op, const std::string& path) {
   std::ifstream file(path, std::ios::binary);
-  check(fs::is_regular_file(path) && file, op, path, " cannot be read; expected a file");
+  check_data(fs::is_regular_file(path) && file, op, path, " cannot be read; expected a file");
   std::string text{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
-  check(!file.bad(), op, path, " cannot be read to its end");
-  check(!text.empty(), op, path, " is empty");
+  check_data(!file.bad(), op, path, " cannot be read to its end");
+  check_data(!text.empty(), op, path, " is empty");
   return text;
 }
 
@@ -28,15 +29,15 @@ namespace {
 std::vector<std::string> document_paths(const std::string& path) {
   std::error_code error;
   const fs::file_status status = fs::status(path, error);
-  check(fs::exists(status), "text", path.empty() ? "\"\"" : path,
-        " does not exist; expected a text file or a folder of .txt files");
+  check_data(fs::exists(status), "text", path.empty() ? "\"\"" : path,
+             " does not exist; expected a text file or a folder of .txt files");
   if (!fs::is_directory(status)) return {path};
   std::vector<std::string> paths;
   for (const fs::directory_entry& entry : fs::directory_iterator(path, error)) {
     if (entry.is_regular_file() && entry.path().extension() == ".txt") paths.push_back(entry.path().string());
   }
-  check(!error, "text", path, " cannot be read: ", error.message());
-  check(!paths.empty(), "text", path, " has no .txt file");
+  check_data(!error, "text", path, " cannot be read: ", error.message());
+  check_data(!paths.empty(), "text", path, " has no .txt file");
   std::sort(paths.begin(), paths.end());
   return paths;
 }
@@ -79,8 +80,8 @@ Corpus::Corpus(const std::string& path, const Tokenizer& tokenizer, int64_t min_
     if (token_bytes_ == 2) append<uint16_t>(bytes_, tokens);
     if (token_bytes_ == 4) append<uint32_t>(bytes_, tokens);
   }
-  check(!documents_.empty(), "text", path, " has no document of ", min_tokens, " tokens; the longest of ", paths.size(),
-        " has ", longest);
+  check_data(!documents_.empty(), "text", path, " has no document of ", min_tokens, " tokens; the longest of ",
+             paths.size(), " has ", longest);
   bytes_.shrink_to_fit();
 }
 
@@ -96,8 +97,8 @@ void Corpus::read(const Document& document, int64_t offset, std::span<int32_t> o
 void Corpus::check_window(int64_t size) const {
   int64_t longest = 0;
   for (const Document& document : documents_) longest = std::max(longest, document.tokens);
-  check(longest >= size, "text", path_, " has no document of ", size, " tokens; the longest of ", documents_.size(),
-        " has ", longest);
+  check_data(longest >= size, "text", path_, " has no document of ", size, " tokens; the longest of ",
+             documents_.size(), " has ", longest);
 }
 
 int64_t Corpus::overlapping_windows(int64_t size) const {

@@ -3,6 +3,7 @@
 #include <sentencepiece_processor.h>
 
 #include "ovq/kernels/error.h"
+#include "ovq/tasks/data_error.h"
 
 namespace ovq::tasks {
 namespace {
@@ -13,7 +14,7 @@ class SentencePieceTokenizer final : public Tokenizer {
  public:
   explicit SentencePieceTokenizer(const std::string& path) {
     const auto status = processor_.Load(path);
-    check(status.ok(), "tokenizer", path, " is not a SentencePiece model: ", status.message());
+    check_data(status.ok(), "tokenizer", path, " is not a SentencePiece model: ", status.message());
   }
 
   int64_t vocab() const override { return processor_.GetPieceSize(); }

@@ -6,6 +6,7 @@
 #include <stdexcept>
 
 #include "ovq/kernels/error.h"
+#include "ovq/tasks/data_error.h"
 #include "ovq/tasks/sentencepiece_plugin.h"
 
 namespace ovq::tasks {
@@ -66,8 +67,8 @@ MakeSentencePieceTokenizer sentencepiece_plugin() {
 std::unique_ptr<Tokenizer> make_byte_tokenizer() { return std::make_unique<ByteTokenizer>(); }
 
 std::unique_ptr<Tokenizer> make_sentencepiece_tokenizer(const std::string& model_path) {
-  check(std::filesystem::is_regular_file(model_path), "tokenizer", model_path,
-        " is not a file; expected \"bytes\" or a SentencePiece model");
+  check_data(std::filesystem::is_regular_file(model_path), "tokenizer", model_path,
+             " is not a file; expected \"bytes\" or a SentencePiece model");
   return std::unique_ptr<Tokenizer>(sentencepiece_plugin()(model_path.c_str()));
 }
 

@@ -22,7 +22,13 @@ run(${CMAKE_COMMAND} --install ${BUILD_DIR} --config ${CONFIG} --prefix ${work}/
 if(EXISTS ${work}/prefix/bin/ovq)
   run(${work}/prefix/bin/ovq --version)
 endif()
-run(${CMAKE_COMMAND} -G ${GENERATOR} -S ${CMAKE_CURRENT_LIST_DIR}/consumer -B ${work}/build -D CMAKE_BUILD_TYPE=${CONFIG}
-  -D CMAKE_CXX_COMPILER=${COMPILER} -D CMAKE_PREFIX_PATH=${work}/prefix)
-run(${CMAKE_COMMAND} --build ${work}/build --config ${CONFIG})
-run(${work}/build/consumer)
+function(build_and_run consumer)
+  run(${CMAKE_COMMAND} -G ${GENERATOR} -S ${CMAKE_CURRENT_LIST_DIR}/${consumer} -B ${work}/${consumer}
+    -D CMAKE_BUILD_TYPE=${CONFIG} -D CMAKE_CXX_COMPILER=${COMPILER} -D CMAKE_PREFIX_PATH=${work}/prefix)
+  run(${CMAKE_COMMAND} --build ${work}/${consumer} --config ${CONFIG})
+  run(${work}/${consumer}/${consumer})
+endfunction()
+build_and_run(consumer)
+if(EXISTS ${work}/prefix/include/ovq/models)
+  build_and_run(torch_consumer)
+endif()

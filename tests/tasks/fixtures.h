@@ -14,6 +14,7 @@
 #include <string>
 #include <vector>
 
+#include "ovq/tasks/data_error.h"
 #include "ovq/tasks/task.h"
 
 namespace ovq::tasks::test {
@@ -32,6 +33,8 @@ inline std::string error_of(const std::function<void()>& call) {
   try {
     call();
   } catch (const std::invalid_argument& error) {
+    return error.what();
+  } catch (const DataError& error) {
     return error.what();
   }
   return "";

@@ -52,7 +52,7 @@ TEST(Registry, OptionsOverrideTheScale) {
   EXPECT_EQ(options.key_length, 3);
   EXPECT_EQ(options.value_length, 8);
   EXPECT_EQ(task_options("recall", {{"scale", "small"}, {"vocab", 99}}),
-            (json{{"vocab", 99}, {"key_length", 4}, {"value_length", 4}}));
+            (json{{"vocab", 99}, {"key_length", 4}, {"value_length", 4}, {"train_query_fraction", 1.0}}));
 }
 
 TEST(Registry, ScalesAreThoseOfTheExperiments) {

@@ -33,12 +33,21 @@ echo x >"$work/file"
 expect 1 "$work/file" "$ovq" train "${tiny[@]}" --out "$work/file/run"
 mkdir "$work/empty" && : >"$work/empty/a.txt"
 for data in "$work/missing" "$work/empty"; do
-  expect 2 "$data" "$ovq" train "${tiny[@]}" --task text --task-options "{\"train\": \"$data\", \"test\": \"$data\"}" --out "$work/text"
+  expect 1 "$data" "$ovq" train "${tiny[@]}" --task text --task-options "{\"train\": \"$data\", \"test\": \"$work/file\"}" --out "$work/text"
 done
 
 "$ovq" train "${tiny[@]}" --out "$work/good" >/dev/null || { echo "FAILED: a good run"; failures=$((failures + 1)); }
 expect 1 'holds a run already' "$ovq" train "${tiny[@]}" --out "$work/good"
 expect 2 'at least' "$ovq" eval "$work/good" --lengths 1
+
+expect 2 'go together' "$ovq" eval "$work/good" --benchmark piqa
+expect 2 'not on text' "$ovq" eval "$work/good" --benchmark piqa --questions "$work/file"
+
+# Checkpoints of another model: refused, and still there.
+"$ovq" train "${tiny[@]}" --model gdn --out "$work/other" >/dev/null
+rm -r "$work/other/checkpoints" && cp -r "$work/good/checkpoints" "$work/other/checkpoints"
+expect 1 'another model' "$ovq" train --resume "$work/other"
+diff -r "$work/good/checkpoints" "$work/other/checkpoints" >/dev/null || { echo "FAILED: checkpoints changed"; failures=$((failures + 1)); }
 
 # A full disk, as a limit on the size of files.
 "$ovq" train "${tiny[@]}" --out "$work/full" >/dev/null
