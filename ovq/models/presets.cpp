@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <stdexcept>
-#include <tuple>
 
 #include "ovq/base/closest.h"
 
@@ -34,7 +33,7 @@ struct Sizes {
 
 // At the small scales the window is about one pair of the recall task. One that holds several pairs lets the windowed
 // layers solve the short contexts by themselves, and the layers that see everything learn nothing from them.
-constexpr Sizes kTiny = {4, 64, 1, 64, 192, 128, 32, 8, 256, 128, 300, 2.0, Initializer::copying};
+constexpr Sizes kTiny = {4, 64, 1, 64, 192, 128, 32, 8, 512, 128, 300, 2.0, Initializer::copying};
 constexpr Sizes kSmall = {4, 128, 2, 64, 384, 640, 32, 8, 512, 128, 300, 2.0, Initializer::copying};
 constexpr Sizes kRecall = {8, 768, 6, 128, 2304, 10'000, 128, 128, 2048, 1024, 4000, 1.0, Initializer::normal};
 constexpr Sizes kText = {17, 1024, 8, 128, 2304, 32'000, 128, 128, 2048, 1024, 4000, 1.0, Initializer::normal};
@@ -139,10 +138,10 @@ std::vector<std::pair<std::string, ModelPreset>> paper_presets() {
 
 std::vector<std::pair<std::string, ModelPreset>> all_presets() {
   std::vector<std::pair<std::string, ModelPreset>> all;
-  for (const auto& [scale, sizes, rate] : {std::tuple{"tiny", kTiny, 3e-3}, {"small", kSmall, 2e-3}}) {
+  for (const auto& [scale, sizes] : {std::pair{"tiny", kTiny}, {"small", kSmall}}) {
     for (const Pattern& pattern : patterns()) {
       all.emplace_back(std::string(scale) + "/" + pattern.name,
-                       ModelPreset{make_config(pattern, sizes), rate, 1e-5, ""});
+                       ModelPreset{make_config(pattern, sizes), 2e-3, 1e-5, ""});
     }
   }
   for (auto& preset : paper_presets()) all.push_back(std::move(preset));
