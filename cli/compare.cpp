@@ -12,7 +12,7 @@
 namespace ovq::cli {
 namespace {
 
-struct Arguments {
+struct CompareArguments {
   std::vector<std::string> runs;
   bool json = false;
 };
@@ -22,7 +22,7 @@ struct Line {
   std::map<int64_t, double> by_length;
 };
 
-void compare(const Arguments& arguments) {
+void compare(const CompareArguments& arguments) {
   std::map<std::string, std::vector<Line>> tables;  // by task
   nlohmann::json all = nlohmann::json::array();
   for (const std::string& path : arguments.runs) {
@@ -77,7 +77,7 @@ void compare(const Arguments& arguments) {
 
 void add_compare(CLI::App& app) {
   CLI::App* command = app.add_subcommand("compare", "A table of runs against context lengths");
-  const auto arguments = std::make_shared<Arguments>();
+  const auto arguments = std::make_shared<CompareArguments>();
   command->add_option("runs", arguments->runs, "Directories of runs")->required()->type_name("DIR");
   command->add_flag("--json", arguments->json, "Print the results as JSON");
   command->callback([arguments] { compare(*arguments); });
