@@ -12,13 +12,13 @@
 namespace ovq::cli {
 namespace {
 
-struct Arguments {
+struct BenchStepArguments {
   bench::TrainStepOptions options;
   int threads = 0;
   bool json = false;
 };
 
-void run(const Arguments& arguments) {
+void run(const BenchStepArguments& arguments) {
   set_up_torch(arguments.threads);
   const auto cases = bench::run_train_step(arguments.options);
   if (arguments.json) {
@@ -46,7 +46,7 @@ void run(const Arguments& arguments) {
 }  // namespace
 
 void add_bench_step(CLI::App& bench) {
-  const auto arguments = std::make_shared<Arguments>();
+  const auto arguments = std::make_shared<BenchStepArguments>();
   CLI::App* step = bench.add_subcommand("step", "A training step on the fused mixers, against the plain ones");
   step->add_option("--model", arguments->options.preset, "Preset of the model")->capture_default_str();
   step->add_option("--lengths", arguments->options.lengths, "Tokens of a row")->delimiter(',')->capture_default_str();

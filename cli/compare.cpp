@@ -13,7 +13,7 @@
 namespace ovq::cli {
 namespace {
 
-struct Arguments {
+struct CompareArguments {
   std::vector<std::string> runs;
   bool json = false;
 };
@@ -41,7 +41,7 @@ struct Line {
   double state_bytes = 0, tokens_per_second = 0;  // at the longest length
 };
 
-void compare(const Arguments& arguments) {
+void compare(const CompareArguments& arguments) {
   std::map<std::string, std::vector<Line>> tables;  // by task
   std::map<std::string, std::vector<std::string>> costs;
   nlohmann::json all = nlohmann::json::array();
@@ -110,7 +110,7 @@ void compare(const Arguments& arguments) {
 
 void add_compare(CLI::App& app) {
   CLI::App* command = app.add_subcommand("compare", "A table of runs against context lengths");
-  const auto arguments = std::make_shared<Arguments>();
+  const auto arguments = std::make_shared<CompareArguments>();
   command->add_option("runs", arguments->runs, "Directories of runs")->required()->type_name("DIR");
   command->add_flag("--json", arguments->json, "Print the results as JSON");
   command->callback([arguments] { compare(*arguments); });

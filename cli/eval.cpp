@@ -16,7 +16,7 @@
 namespace ovq::cli {
 namespace {
 
-struct Arguments {
+struct EvalArguments {
   std::string run, benchmark, questions;
   std::vector<int64_t> lengths, centroids;
   train::EvaluateOptions evaluate;
@@ -24,7 +24,7 @@ struct Arguments {
   int threads = 0;
 };
 
-void run_benchmark(const Arguments& arguments, const train::RunDirectory& run, models::LanguageModel& model) {
+void run_benchmark(const EvalArguments& arguments, const train::RunDirectory& run, models::LanguageModel& model) {
   if (arguments.benchmark.empty() || arguments.questions.empty())
     throw UsageError("--benchmark and --questions go together");
   if (run.options().task != "text")
@@ -50,7 +50,7 @@ void run_benchmark(const Arguments& arguments, const train::RunDirectory& run, m
              arguments.benchmark, scores.accuracy(), scores.accuracy_normalized());
 }
 
-void run_evaluation(Arguments arguments) {
+void run_evaluation(EvalArguments arguments) {
   set_up_torch(arguments.threads);
   const train::RunDirectory run = train::RunDirectory::open(arguments.run);
   const std::filesystem::path checkpoint = train::newest_checkpoint(run.path());
@@ -110,7 +110,7 @@ void run_evaluation(Arguments arguments) {
 
 void add_eval(CLI::App& app) {
   CLI::App* eval = app.add_subcommand("eval", "Test a trained model, also far beyond its training length");
-  const auto arguments = std::make_shared<Arguments>();
+  const auto arguments = std::make_shared<EvalArguments>();
   eval->add_option("run", arguments->run, "Directory of the run")->required()->type_name("DIR");
   eval->add_option("--lengths", arguments->lengths, "Context lengths; default: those of the scale")->delimiter(',');
   eval->add_option("--centroids", arguments->centroids, "Dictionary sizes; default: that of training")

@@ -13,13 +13,13 @@
 namespace ovq::cli {
 namespace {
 
-struct Arguments {
+struct InspectArguments {
   std::string model;
   std::vector<int64_t> contexts = models::default_contexts();
   bool json = false;
 };
 
-void show(const Arguments& arguments) {
+void show_model(const InspectArguments& arguments) {
   if (arguments.model.empty()) {
     fmt::print("{}\novq inspect <preset or directory> shows one\n", models::preset_table());
     return;
@@ -37,13 +37,13 @@ void show(const Arguments& arguments) {
 void add_inspect(CLI::App& app) {
   CLI::App* command =
       app.add_subcommand("inspect", "Parameters, state size and FLOPs of a model; without one, the presets");
-  const auto arguments = std::make_shared<Arguments>();
+  const auto arguments = std::make_shared<InspectArguments>();
   command->add_option("model", arguments->model, "A preset, a directory with config.json, or a run");
   command->add_flag("--json", arguments->json, "For programs");
   command->add_option("--context", arguments->contexts, "Lengths to show; default: 1024 to 1048576")
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 30))
       ->type_name("TOKENS");
-  command->callback([arguments] { show(*arguments); });
+  command->callback([arguments] { show_model(*arguments); });
 }
 
 }  // namespace ovq::cli

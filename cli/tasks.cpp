@@ -14,7 +14,7 @@ namespace {
 
 using nlohmann::json;
 
-struct Arguments {
+struct TasksArguments {
   std::string task, scale = "tiny";
   json options = json::object();
   int64_t length = 0, step = 0;
@@ -22,7 +22,7 @@ struct Arguments {
   bool test = false, as_json = false;
 };
 
-void show(Arguments arguments) {
+void show_task(TasksArguments arguments) {
   if (arguments.task.empty()) {
     for (const std::string& name : tasks::task_names()) fmt::print("{}\n", name);
     fmt::print("\novq tasks <name> shows a sample\n");
@@ -60,7 +60,7 @@ void show(Arguments arguments) {
 
 void add_tasks(CLI::App& app) {
   CLI::App* command = app.add_subcommand("tasks", "List the tasks, or show a sample of one");
-  const auto arguments = std::make_shared<Arguments>();
+  const auto arguments = std::make_shared<TasksArguments>();
   command->add_option("task", arguments->task, "Name of the task");
   command->add_option("--scale", arguments->scale, "tiny, small or paper")->capture_default_str();
   command->add_option("--length", arguments->length, "Tokens before the query section; default: the shortest trained");
@@ -78,7 +78,7 @@ void add_tasks(CLI::App& app) {
           },
           "Over those of the scale")
       ->type_name("JSON");
-  command->callback([arguments] { show(*arguments); });
+  command->callback([arguments] { show_task(*arguments); });
 }
 
 }  // namespace ovq::cli

@@ -25,7 +25,7 @@ using train::RunOptions;
 
 volatile std::sig_atomic_t interrupted = 0;
 
-struct Arguments {
+struct TrainArguments {
   json flags = json::object();  // options given on the command line
   std::string config, out, resume;
   int threads = 0;
@@ -43,7 +43,7 @@ json read_json(const std::string& file) {
 }
 
 // Defaults, then the file, then the flags.
-RunOptions gather(const Arguments& arguments) {
+RunOptions gather(const TrainArguments& arguments) {
   try {
     json options = arguments.config.empty() ? json::object() : read_json(arguments.config);
     if (!options.is_object()) throw std::invalid_argument(arguments.config + " must hold an object of options");
@@ -77,7 +77,7 @@ void print_profile(const train::Profile& profile, double seconds) {
              100 * shares.matrix_products, 100 * shares.rest, seconds);
 }
 
-void run_training(const Arguments& arguments) {
+void run_training(const TrainArguments& arguments) {
   if (!arguments.resume.empty() && (!arguments.out.empty() || !arguments.config.empty() || !arguments.flags.empty()))
     throw UsageError("--resume goes on with the options of the run; it takes no others but --threads and --profile");
   set_up_torch(arguments.threads);
@@ -135,7 +135,7 @@ std::string joined(const std::vector<std::string>& names) {
 
 void add_train(CLI::App& app) {
   CLI::App* train = app.add_subcommand("train", "Train a model on a task, or go on with a run");
-  const auto arguments = std::make_shared<Arguments>();
+  const auto arguments = std::make_shared<TrainArguments>();
   const RunOptions defaults;
   const json shown = to_json(defaults);
   const auto option = [&]<class Value>(const char* flag, const char* name, Value, const std::string& help) {

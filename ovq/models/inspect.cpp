@@ -26,7 +26,7 @@ std::string options_text(const MixerOptions& options, int64_t width) {
     const bool size = value.is_number_integer() && value != 0;
     if (!size && value == defaults.at(name)) continue;
     text += text.empty() ? name : ", " + name;
-    if (value != true) text += " " + (value.is_string() ? value.get<std::string>() : value.dump());
+    if (value != true) text += fmt::format(" {}", value.is_string() ? value.get<std::string>() : value.dump());
   }
   return text;
 }

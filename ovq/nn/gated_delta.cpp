@@ -15,10 +15,10 @@ using at::Tensor;
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-constexpr const char* kOp = "gated_delta";
+constexpr const char* kGatedDelta = "gated_delta";
 
 // Chunked tensors (see chunks.h) and what forward keeps for backward.
-struct Chunks {
+struct DeltaChunks {
   Tensor q, k, v, g, beta;  // [M, N, C, dk] twice, [M, N, C, dv], [M, N, C], [M, N, C, 1]
   Tensor inverse;           // (I + A)^(-1), [M, N, C, C]
   Tensor uw;                // [U | W], [M, N, C, dv + dk]
@@ -35,7 +35,7 @@ struct Chunks {
 
 // Columns of the state do not meet: body(m, first, columns) for blocks of them.
 template <class Body>
-void for_state_columns(const Chunks& x, Body&& body) {
+void for_state_columns(const DeltaChunks& x, Body&& body) {
   const int64_t heads = x.states.size(0), columns = x.states.size(3);
   const int threads = x.states.is_cpu() && x.states.numel() > 1 << 15 ? at::get_num_threads() : 1;
   int64_t blocks = 1;
@@ -55,7 +55,7 @@ Tensor part(const Tensor& x, int64_t m, int64_t n, int64_t first, int64_t column
 Tensor matrix(const Tensor& x, int64_t m, int64_t n) { return x.select(0, m).select(0, n); }
 
 // Fills x.values and x.states, whose first one is set.
-void scan(Chunks& x, const Tensor& writes, const Tensor& total) {
+void scan(DeltaChunks& x, const Tensor& writes, const Tensor& total) {
   const Tensor u = x.u(), w = x.w(), decay = total.flatten(1).to(at::kCPU, at::kDouble);
   for_state_columns(x, [&](int64_t m, int64_t first, int64_t columns) {
     for (int64_t n = 0; n < x.count(); ++n) {
@@ -70,7 +70,7 @@ void scan(Chunks& x, const Tensor& writes, const Tensor& total) {
 
 // d_values comes in as what V' gets from its own chunk and d_states as what S gets from the reads, but for the last,
 // which is the gradient by the final state. Both leave complete.
-void scan_backward(const Chunks& x, const Tensor& writes, const Tensor& total, const Tensor& d_values,
+void scan_backward(const DeltaChunks& x, const Tensor& writes, const Tensor& total, const Tensor& d_values,
                    const Tensor& d_states) {
   const Tensor w = x.w(), decay = total.flatten(1).to(at::kCPU, at::kDouble);
   for_state_columns(x, [&](int64_t m, int64_t first, int64_t columns) {
@@ -99,11 +99,11 @@ Tensor unit_inverse(const Tensor& lower) {
   return inverse.view_as(lower);
 }
 
-Tensor scores(const Chunks& x, const Decay& decay) {
+Tensor scores(const DeltaChunks& x, const Decay& decay) {
   return product(x.q, x.k.transpose(-1, -2)).mul_(decay.pairs).mul_(x.scale());
 }
 
-Tensor forward_chunks(Chunks& x, const Decay& decay, const Tensor& start) {
+Tensor forward_chunks(DeltaChunks& x, const Decay& decay, const Tensor& start) {
   const Tensor a = product(x.k, x.k.transpose(-1, -2)).mul_(decay.pairs).mul_(x.beta);
   x.inverse = unit_inverse(a);
   x.uw = product(x.inverse, at::cat({x.v * x.beta, x.k * (x.beta * decay.from_start)}, -1));
@@ -120,7 +120,7 @@ struct Gradients {
   Tensor d_q, d_k, d_v, d_g, d_beta, d_start;
 };
 
-Gradients backward_chunks(const Chunks& x, const Tensor& d_o, const Tensor& d_end) {
+Gradients backward_chunks(const DeltaChunks& x, const Tensor& d_o, const Tensor& d_end) {
   const Decay decay = make_decay(x.g);
   const int64_t chunks = x.count(), last = x.q.size(2) - 1;
   const Tensor reads = x.q * (decay.from_start * x.scale()), writes = x.k * decay.to_end;
@@ -173,11 +173,11 @@ class GatedDeltaFunction : public torch::autograd::Function<GatedDeltaFunction> 
   static variable_list forward(AutogradContext* context, const Tensor& q, const Tensor& k, const Tensor& v,
                                const Tensor& g, const Tensor& beta, const Tensor& state, int64_t chunk) {
     RECORD_USER_SCOPE("ovq::gated_delta_forward");
-    Chunks x{.q = to_chunks(q, chunk),
-             .k = to_chunks(k, chunk),
-             .v = to_chunks(v, chunk),
-             .g = to_chunks(g, chunk),
-             .beta = to_chunks(beta, chunk).unsqueeze(-1)};
+    DeltaChunks x{.q = to_chunks(q, chunk),
+                  .k = to_chunks(k, chunk),
+                  .v = to_chunks(v, chunk),
+                  .g = to_chunks(g, chunk),
+                  .beta = to_chunks(beta, chunk).unsqueeze(-1)};
     const Tensor o = forward_chunks(x, make_decay(x.g), state.flatten(0, 1));
     context->save_for_backward({x.q, x.k, x.v, x.g, x.beta, x.inverse, x.uw, x.values, x.states});
     context->saved_data["batch"] = q.size(0);
@@ -188,19 +188,19 @@ class GatedDeltaFunction : public torch::autograd::Function<GatedDeltaFunction> 
   static variable_list backward(AutogradContext* context, variable_list gradients) {
     RECORD_USER_SCOPE("ovq::gated_delta_backward");
     const variable_list s = context->get_saved_variables();
-    const Chunks x{s[0], s[1], s[2], s[3], s[4], s[5], s[6], s[7], s[8]};
+    const DeltaChunks x{s[0], s[1], s[2], s[3], s[4], s[5], s[6], s[7], s[8]};
     const int64_t batch = context->saved_data["batch"].toInt(), time = context->saved_data["time"].toInt();
     const Gradients d = backward_chunks(x, to_chunks(gradients[0], x.q.size(2)), gradients[1].flatten(0, 1));
     const auto back = [&](const Tensor& y) { return from_chunks(y, batch, time); };
-    return ops::once_differentiable(kOp, {back(d.d_q), back(d.d_k), back(d.d_v), back(d.d_g), back(d.d_beta),
-                                          d.d_start.reshape(gradients[1].sizes()), Tensor()});
+    return ops::once_differentiable(kGatedDelta, {back(d.d_q), back(d.d_k), back(d.d_v), back(d.d_g), back(d.d_beta),
+                                                  d.d_start.reshape(gradients[1].sizes()), Tensor()});
   }
 };
 
 GatedDeltaInputs prepare(const GatedDeltaInputs& in) {
-  check_recurrence(kOp, in.q, in.k, in.v, in.state, in.chunk);
-  check_gate(kOp, "g", in.g, in.q);
-  check_gate(kOp, "beta", in.beta, in.q);
+  check_recurrence(kGatedDelta, in.q, in.k, in.v, in.state, in.chunk);
+  check_gate(kGatedDelta, "g", in.g, in.q);
+  check_gate(kGatedDelta, "beta", in.beta, in.q);
   const at::ScalarType type = wide_type(in.q);
   return {.q = in.q.to(type),
           .k = in.k.to(type),

@@ -7,15 +7,15 @@
 namespace ovq::nn {
 namespace {
 
-constexpr const char* kOp = "gated_delta_net";
+constexpr const char* kGatedDeltaNet = "gated_delta_net";
 
 const GatedDeltaNetOptions& checked(const GatedDeltaNetOptions& options) {
-  check_positive(kOp, "width", options.width);
-  check_positive(kOp, "heads", options.heads);
-  check_positive(kOp, "key_dim", options.key_dim);
-  check_positive(kOp, "value_dim", options.value_dim);
-  check_positive(kOp, "conv_width", options.conv_width);
-  check_positive(kOp, "chunk", options.chunk);
+  check_positive(kGatedDeltaNet, "width", options.width);
+  check_positive(kGatedDeltaNet, "heads", options.heads);
+  check_positive(kGatedDeltaNet, "key_dim", options.key_dim);
+  check_positive(kGatedDeltaNet, "value_dim", options.value_dim);
+  check_positive(kGatedDeltaNet, "conv_width", options.conv_width);
+  check_positive(kGatedDeltaNet, "chunk", options.chunk);
   return options;
 }
 
@@ -57,8 +57,8 @@ int64_t GatedDeltaNet::state_bytes(int64_t) const {
 }
 
 Tensor GatedDeltaNet::mix(const Tensor& x, MixerState* state, const OptionalTensor& cu_seqlens) {
-  check_width(kOp, x, options_.width);
-  const Tensor starts = starts_of(kOp, x, cu_seqlens);
+  check_width(kGatedDeltaNet, x, options_.width);
+  const Tensor starts = starts_of(kGatedDeltaNet, x, cu_seqlens);
   const auto heads = [&](torch::nn::Linear& projection, ShortConvolution& convolution, const char* name, int64_t dim) {
     const Tensor y = projection->forward(x);
     const Tensor z = state ? convolution->forward(y, state->tensors[name]) : convolution->forward(y, cu_seqlens);

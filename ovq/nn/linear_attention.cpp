@@ -14,7 +14,7 @@ using at::Tensor;
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-constexpr const char* kOp = "linear_attention";
+constexpr const char* kLinearAttention = "linear_attention";
 
 class LinearAttentionFunction : public torch::autograd::Function<LinearAttentionFunction> {
  public:
@@ -49,8 +49,8 @@ class LinearAttentionFunction : public torch::autograd::Function<LinearAttention
     const ChunkedLinearGradients d =
         chunked_linear_backward(x, to_chunks(gradients[0], x.q.size(2)), gradients[1].flatten(0, 1));
     const auto back = [&](const Tensor& y) { return from_chunks(y, batch, time); };
-    return ops::once_differentiable(kOp, {back(d.d_q), back(d.d_k), back(d.d_v), back(d.d_g),
-                                          d.d_start.reshape(gradients[1].sizes()), Tensor(), Tensor()});
+    return ops::once_differentiable(kLinearAttention, {back(d.d_q), back(d.d_k), back(d.d_v), back(d.d_g),
+                                                       d.d_start.reshape(gradients[1].sizes()), Tensor(), Tensor()});
   }
 };
 
@@ -60,8 +60,8 @@ struct Prepared {
 };
 
 Prepared prepare(const LinearAttentionInputs& in) {
-  check_recurrence(kOp, in.q, in.k, in.v, in.state, in.chunk);
-  if (in.g.defined()) check_gate(kOp, "g", in.g, in.q);
+  check_recurrence(kLinearAttention, in.q, in.k, in.v, in.state, in.chunk);
+  if (in.g.defined()) check_gate(kLinearAttention, "g", in.g, in.q);
   const at::ScalarType type = wide_type(in.q);
   return {
       .q = in.q.to(type),

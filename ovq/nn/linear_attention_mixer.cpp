@@ -7,15 +7,15 @@
 namespace ovq::nn {
 namespace {
 
-constexpr const char* kOp = "linear_attention_mixer";
+constexpr const char* kLinearAttentionMixer = "linear_attention_mixer";
 
 const LinearAttentionMixerOptions& checked(const LinearAttentionMixerOptions& options) {
-  check_positive(kOp, "width", options.width);
-  check_positive(kOp, "heads", options.heads);
-  check_positive(kOp, "key_dim", options.key_dim);
-  check_positive(kOp, "value_dim", options.value_dim);
-  check_positive(kOp, "conv_width", options.conv_width);
-  check_positive(kOp, "chunk", options.chunk);
+  check_positive(kLinearAttentionMixer, "width", options.width);
+  check_positive(kLinearAttentionMixer, "heads", options.heads);
+  check_positive(kLinearAttentionMixer, "key_dim", options.key_dim);
+  check_positive(kLinearAttentionMixer, "value_dim", options.value_dim);
+  check_positive(kLinearAttentionMixer, "conv_width", options.conv_width);
+  check_positive(kLinearAttentionMixer, "chunk", options.chunk);
   return options;
 }
 
@@ -47,8 +47,8 @@ int64_t LinearAttentionMixer::state_bytes(int64_t) const {
 }
 
 Tensor LinearAttentionMixer::mix(const Tensor& x, MixerState* state, const OptionalTensor& cu_seqlens) {
-  check_width(kOp, x, options_.width);
-  const Tensor starts = starts_of(kOp, x, cu_seqlens);
+  check_width(kLinearAttentionMixer, x, options_.width);
+  const Tensor starts = starts_of(kLinearAttentionMixer, x, cu_seqlens);
   const auto heads = [&](torch::nn::Linear& projection, ShortConvolution& convolution, const char* name, int64_t dim) {
     const Tensor y = projection->forward(x);
     const Tensor z = state ? convolution->forward(y, state->tensors[name]) : convolution->forward(y, cu_seqlens);

@@ -9,22 +9,23 @@ namespace {
 
 using kernels::check;
 
-constexpr const char* kOp = "mamba2";
+constexpr const char* kMamba2 = "mamba2";
 
 Mamba2Options completed(Mamba2Options options) {
-  check_positive(kOp, "width", options.width);
-  check_positive(kOp, "head_dim", options.head_dim);
-  check_positive(kOp, "expand", options.expand);
-  check_positive(kOp, "state", options.state);
-  check_positive(kOp, "groups", options.groups);
-  check_positive(kOp, "conv_width", options.conv_width);
-  check_positive(kOp, "chunk", options.chunk);
+  check_positive(kMamba2, "width", options.width);
+  check_positive(kMamba2, "head_dim", options.head_dim);
+  check_positive(kMamba2, "expand", options.expand);
+  check_positive(kMamba2, "state", options.state);
+  check_positive(kMamba2, "groups", options.groups);
+  check_positive(kMamba2, "conv_width", options.conv_width);
+  check_positive(kMamba2, "chunk", options.chunk);
   const int64_t inner = options.expand * options.width;
-  check(inner % options.head_dim == 0, kOp, "head_dim is ", options.head_dim, "; must divide expand * width, ", inner);
+  check(inner % options.head_dim == 0, kMamba2, "head_dim is ", options.head_dim, "; must divide expand * width, ",
+        inner);
   if (options.heads == 0) options.heads = inner / options.head_dim;
-  check(options.heads * options.head_dim == inner, kOp, "heads is ", options.heads,
+  check(options.heads * options.head_dim == inner, kMamba2, "heads is ", options.heads,
         "; must be expand * width / head_dim, ", inner / options.head_dim);
-  check(options.heads % options.groups == 0, kOp, "groups is ", options.groups, "; must divide the heads, ",
+  check(options.heads % options.groups == 0, kMamba2, "groups is ", options.groups, "; must divide the heads, ",
         options.heads);
   return options;
 }
@@ -55,8 +56,8 @@ int64_t Mamba2::state_bytes(int64_t) const {
 }
 
 Tensor Mamba2::mix(const Tensor& u, MixerState* state, const OptionalTensor& cu_seqlens) {
-  check_width(kOp, u, options_.width);
-  const Tensor starts = starts_of(kOp, u, cu_seqlens);
+  check_width(kMamba2, u, options_.width);
+  const Tensor starts = starts_of(kMamba2, u, cu_seqlens);
   const std::vector<Tensor> parts = in_proj_->forward(u).split_with_sizes({inner(), convolved(), options_.heads}, -1);
   const Tensor& z = parts[0];
   const Tensor xbc = state ? conv_->forward(parts[1], state->tensors["conv"]) : conv_->forward(parts[1], cu_seqlens);

@@ -16,7 +16,7 @@ using kernels::check;
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-constexpr const char* kOp = "mesa";
+constexpr const char* kMesa = "mesa";
 
 // The matrices H_t + diag(lambda) of all tokens.
 struct System {
@@ -104,7 +104,7 @@ class ChunkSolver {
 Tensor solve(const System& system, const Tensor& right) {
   const Tensor x = at::empty_like(right);
   const int64_t chunks = right.size(1), size = right.size(2) * right.size(3);
-  AT_DISPATCH_FLOATING_TYPES(right.scalar_type(), kOp, [&] {
+  AT_DISPATCH_FLOATING_TYPES(right.scalar_type(), kMesa, [&] {
     parallel_blocks(right.size(0) * chunks, 1, size * system.iterations, [&](int64_t index, int64_t) {
       const at::NoGradGuard no_grad;
       ChunkSolver<scalar_t>(system, index / chunks, index % chunks)
@@ -115,7 +115,7 @@ Tensor solve(const System& system, const Tensor& right) {
 }
 
 // Chunked tensors (see chunks.h).
-struct Chunks {
+struct MesaChunks {
   Tensor k, v, g, beta;   // [M, N, C, dk], [M, N, C, dv], [M, N, C], [M, N, C, 1]
   Tensor lambda, states;  // [H, dk], [M, N + 1, dk, dk + dv]
   int64_t iterations;
@@ -148,12 +148,12 @@ class MesaFunction : public torch::autograd::Function<MesaFunction> {
                                const Tensor& g, const Tensor& beta, const Tensor& lambda, const Tensor& state,
                                int64_t iterations, int64_t chunk) {
     RECORD_USER_SCOPE("ovq::mesa_forward");
-    Chunks x{.k = to_chunks(k, chunk),
-             .v = to_chunks(v, chunk),
-             .g = to_chunks(g, chunk),
-             .beta = to_chunks(beta, chunk).unsqueeze(-1),
-             .lambda = lambda.contiguous(),
-             .iterations = iterations};
+    MesaChunks x{.k = to_chunks(k, chunk),
+                 .v = to_chunks(v, chunk),
+                 .g = to_chunks(g, chunk),
+                 .beta = to_chunks(beta, chunk).unsqueeze(-1),
+                 .lambda = lambda.contiguous(),
+                 .iterations = iterations};
     const Decay decay = make_decay(x.g);
     ChunkedLinear written = x.both({}, decay);
     add_states(written, state.flatten(0, 1));
@@ -170,7 +170,7 @@ class MesaFunction : public torch::autograd::Function<MesaFunction> {
   static variable_list backward(AutogradContext* context, variable_list gradients) {
     RECORD_USER_SCOPE("ovq::mesa_backward");
     const variable_list saved = context->get_saved_variables();
-    const Chunks x{
+    const MesaChunks x{
         saved[0], saved[1], saved[2], saved[3], saved[4], saved[5], context->saved_data["iterations"].toInt()};
     const Tensor& solution = saved[6];
     const int64_t batch = context->saved_data["batch"].toInt(), time = context->saved_data["time"].toInt();
@@ -184,20 +184,20 @@ class MesaFunction : public torch::autograd::Function<MesaFunction> {
     const Tensor d_k = (d.d_k * x.beta).add_(d.d_v.narrow(-1, 0, x.k.size(3)));
     const auto back = [&](const Tensor& z) { return from_chunks(z, batch, time); };
     return ops::once_differentiable(
-        kOp, {back(y), back(d_k), back(d.d_v.narrow(-1, x.k.size(3), x.v.size(3))), back(d.d_g),
-              back(row_dots(x.k, d.d_k)), d_lambda, d.d_start.reshape(gradients[1].sizes()), Tensor(), Tensor()});
+        kMesa, {back(y), back(d_k), back(d.d_v.narrow(-1, x.k.size(3), x.v.size(3))), back(d.d_g),
+                back(row_dots(x.k, d.d_k)), d_lambda, d.d_start.reshape(gradients[1].sizes()), Tensor(), Tensor()});
   }
 };
 
 MesaInputs prepare(const MesaInputs& in) {
-  check_recurrence(kOp, in.q, in.k, in.v, {}, in.chunk);
-  check_gate(kOp, "g", in.g, in.q);
-  check_gate(kOp, "beta", in.beta, in.q);
+  check_recurrence(kMesa, in.q, in.k, in.v, {}, in.chunk);
+  check_gate(kMesa, "g", in.g, in.q);
+  check_gate(kMesa, "beta", in.beta, in.q);
   const int64_t batch = in.q.size(0), heads = in.q.size(2), dim = in.q.size(3), width = dim + in.v.size(3);
-  check(in.lambda.sizes() == at::IntArrayRef({heads, dim}), kOp, "lambda has shape ", in.lambda.sizes(), "; must be [",
-        heads, ", ", dim, "]");
-  check(in.iterations >= 1, kOp, "iterations is ", in.iterations, "; must be at least 1");
-  check(!in.state.defined() || in.state.sizes() == at::IntArrayRef({batch, heads, dim, width}), kOp,
+  check(in.lambda.sizes() == at::IntArrayRef({heads, dim}), kMesa, "lambda has shape ", in.lambda.sizes(),
+        "; must be [", heads, ", ", dim, "]");
+  check(in.iterations >= 1, kMesa, "iterations is ", in.iterations, "; must be at least 1");
+  check(!in.state.defined() || in.state.sizes() == at::IntArrayRef({batch, heads, dim, width}), kMesa,
         "state has the wrong shape; must be [", batch, ", ", heads, ", ", dim, ", ", width, "]");
   const at::ScalarType type = wide_type(in.q);
   return {.q = in.q.to(type),

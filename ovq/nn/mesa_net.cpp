@@ -7,17 +7,17 @@
 namespace ovq::nn {
 namespace {
 
-constexpr const char* kOp = "mesa_net";
+constexpr const char* kMesaNet = "mesa_net";
 constexpr double kSmallestLambda = 0.25;
 
 const MesaNetOptions& checked(const MesaNetOptions& options) {
-  check_positive(kOp, "width", options.width);
-  check_positive(kOp, "heads", options.heads);
-  check_positive(kOp, "key_dim", options.key_dim);
-  check_positive(kOp, "value_dim", options.value_dim);
-  check_positive(kOp, "conv_width", options.conv_width);
-  check_positive(kOp, "iterations", options.iterations);
-  check_positive(kOp, "chunk", options.chunk);
+  check_positive(kMesaNet, "width", options.width);
+  check_positive(kMesaNet, "heads", options.heads);
+  check_positive(kMesaNet, "key_dim", options.key_dim);
+  check_positive(kMesaNet, "value_dim", options.value_dim);
+  check_positive(kMesaNet, "conv_width", options.conv_width);
+  check_positive(kMesaNet, "iterations", options.iterations);
+  check_positive(kMesaNet, "chunk", options.chunk);
   return options;
 }
 
@@ -54,8 +54,8 @@ int64_t MesaNet::state_bytes(int64_t) const {
 }
 
 Tensor MesaNet::mix(const Tensor& x, MixerState* state, const OptionalTensor& cu_seqlens) {
-  check_width(kOp, x, options_.width);
-  const Tensor starts = starts_of(kOp, x, cu_seqlens);
+  check_width(kMesaNet, x, options_.width);
+  const Tensor starts = starts_of(kMesaNet, x, cu_seqlens);
   const auto heads = [&](torch::nn::Linear& projection, ShortConvolution& convolution, const char* name) {
     const Tensor y = projection->forward(x);
     const Tensor z = state ? convolution->forward(y, state->tensors[name]) : convolution->forward(y, cu_seqlens);

@@ -16,7 +16,7 @@ using kernels::check;
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-constexpr const char* kOp = "short_convolution";
+constexpr const char* kShortConvolution = "short_convolution";
 constexpr int64_t kChannels = 64;    // a thread takes this many through all of time
 constexpr int64_t kRowsPerSum = 64;  // weight gradients are summed in pieces: less rounding
 
@@ -124,8 +124,9 @@ class ShortConvolutionFunction : public torch::autograd::Function<ShortConvoluti
     const Tensor bias = bias_any ? bias_any->contiguous() : Tensor();
     const Tensor before = before_any ? ops::with_contiguous_rows(*before_any) : Tensor();
     const Tensor y = at::empty(x.sizes(), x.options());
-    AT_DISPATCH_FLOATING_TYPES(x.scalar_type(), kOp, [&] {
-      convolve<scalar_t>(x, taps, bias, before, kernels::check_sequences(kOp, x.size(0), x.size(1), cu_seqlens), y);
+    AT_DISPATCH_FLOATING_TYPES(x.scalar_type(), kShortConvolution, [&] {
+      convolve<scalar_t>(x, taps, bias, before,
+                         kernels::check_sequences(kShortConvolution, x.size(0), x.size(1), cu_seqlens), y);
     });
     context->save_for_backward({x, taps, before});
     context->saved_data["bias"] = bias.defined();
@@ -142,11 +143,12 @@ class ShortConvolutionFunction : public torch::autograd::Function<ShortConvoluti
     const Tensor d_before = before.defined() ? at::zeros(before.sizes(), x.options()) : Tensor();
     const Tensor d_taps = at::empty(taps.sizes(), x.options());
     const Tensor d_bias = context->saved_data["bias"].toBool() ? at::empty({x.size(2)}, x.options()) : Tensor();
-    AT_DISPATCH_FLOATING_TYPES(x.scalar_type(), kOp, [&] {
-      convolve_backward<scalar_t>(d_y, x, taps, before, kernels::check_sequences(kOp, x.size(0), x.size(1), cu_seqlens),
-                                  d_x, d_before, d_taps, d_bias);
+    AT_DISPATCH_FLOATING_TYPES(x.scalar_type(), kShortConvolution, [&] {
+      convolve_backward<scalar_t>(d_y, x, taps, before,
+                                  kernels::check_sequences(kShortConvolution, x.size(0), x.size(1), cu_seqlens), d_x,
+                                  d_before, d_taps, d_bias);
     });
-    return ops::once_differentiable(kOp, {d_x, d_taps.t(), d_bias, d_before, Tensor()});
+    return ops::once_differentiable(kShortConvolution, {d_x, d_taps.t(), d_bias, d_before, Tensor()});
   }
 };
 
@@ -164,29 +166,30 @@ Tensor plain_convolution(const Tensor& x, const Tensor& weight, const Tensor& bi
 
 Tensor short_convolution(const ShortConvolutionInputs& inputs) {
   const auto& [x, weight, bias, before, packed] = inputs;
-  check(x.dim() == 3, kOp, "x has ", x.dim(), " dimensions; must have 3: [batch, time, channels]");
-  check(weight.dim() == 2 && weight.size(0) == x.size(2) && weight.size(1) >= 1, kOp, "weight has shape ",
+  check(x.dim() == 3, kShortConvolution, "x has ", x.dim(), " dimensions; must have 3: [batch, time, channels]");
+  check(weight.dim() == 2 && weight.size(0) == x.size(2) && weight.size(1) >= 1, kShortConvolution, "weight has shape ",
         weight.sizes(), "; must be [", x.size(2), ", width]");
-  check(!bias.defined() || (bias.dim() == 1 && bias.size(0) == x.size(2)), kOp, "bias must have ", x.size(2),
-        " elements");
+  check(!bias.defined() || (bias.dim() == 1 && bias.size(0) == x.size(2)), kShortConvolution, "bias must have ",
+        x.size(2), " elements");
   const std::vector<int64_t> cu_seqlens = offsets_of(packed);
   if (before.defined()) {
-    check(before.sizes() == at::IntArrayRef({x.size(0), weight.size(1) - 1, x.size(2)}), kOp, "before has shape ",
-          before.sizes(), "; must be [", x.size(0), ", ", weight.size(1) - 1, ", ", x.size(2), "]");
-    check(cu_seqlens.empty(), kOp, "before is given with cu_seqlens; must be one or the other");
+    check(before.sizes() == at::IntArrayRef({x.size(0), weight.size(1) - 1, x.size(2)}), kShortConvolution,
+          "before has shape ", before.sizes(), "; must be [", x.size(0), ", ", weight.size(1) - 1, ", ", x.size(2),
+          "]");
+    check(cu_seqlens.empty(), kShortConvolution, "before is given with cu_seqlens; must be one or the other");
   }
-  kernels::check_sequences(kOp, x.size(0), x.size(1), cu_seqlens);
+  kernels::check_sequences(kShortConvolution, x.size(0), x.size(1), cu_seqlens);
   if (x.numel() > 0 && has_loops(x) && weight.scalar_type() == x.scalar_type()) {
     return ShortConvolutionFunction::apply(x, weight, optional(bias), optional(before), cu_seqlens);
   }
   if (cu_seqlens.empty()) return plain_convolution(x, weight, bias, before);
-  return for_each_sequence(kOp, x, cu_seqlens,
+  return for_each_sequence(kShortConvolution, x, cu_seqlens,
                            [&](const Tensor& part) { return plain_convolution(part, weight, bias, {}); });
 }
 
 ShortConvolutionImpl::ShortConvolutionImpl(const ShortConvolutionOptions& options) : options_(options) {
-  check(options.channels >= 1, kOp, "channels is ", options.channels, "; must be at least 1");
-  check(options.width >= 1, kOp, "width is ", options.width, "; must be at least 1");
+  check(options.channels >= 1, kShortConvolution, "channels is ", options.channels, "; must be at least 1");
+  check(options.width >= 1, kShortConvolution, "width is ", options.width, "; must be at least 1");
   const double bound = 1 / std::sqrt(static_cast<double>(options.width));
   weight = register_parameter("weight", at::empty({options.channels, options.width}).uniform_(-bound, bound));
   if (options.bias) bias = register_parameter("bias", at::zeros({options.channels}));

@@ -10,19 +10,19 @@ namespace {
 using at::Tensor;
 using kernels::check;
 
-constexpr const char* kOp = "ssd";
+constexpr const char* kSsd = "ssd";
 
 void check_inputs(const SsdInputs& in) {
-  check(in.x.dim() == 4, kOp, "x has ", in.x.dim(), " dimensions; must have 4: [batch, time, heads, dim]");
-  check(in.b.dim() == 4 && in.b.sizes().slice(0, 2) == in.x.sizes().slice(0, 2), kOp, "b has shape ", in.b.sizes(),
+  check(in.x.dim() == 4, kSsd, "x has ", in.x.dim(), " dimensions; must have 4: [batch, time, heads, dim]");
+  check(in.b.dim() == 4 && in.b.sizes().slice(0, 2) == in.x.sizes().slice(0, 2), kSsd, "b has shape ", in.b.sizes(),
         "; must be [", in.x.size(0), ", ", in.x.size(1), ", groups, state]");
-  check(in.c.sizes() == in.b.sizes(), kOp, "c has shape ", in.c.sizes(), "; must equal b's ", in.b.sizes());
-  check(in.b.size(2) >= 1 && in.x.size(2) % in.b.size(2) == 0, kOp, "b has ", in.b.size(2), " groups; must divide x's ",
-        in.x.size(2), " heads");
-  check_gate(kOp, "dt", in.dt, in.x);
-  check(in.a.dim() == 1 && in.a.size(0) == in.x.size(2), kOp, "a has shape ", in.a.sizes(), "; must be [", in.x.size(2),
-        "]");
-  check(in.d.sizes() == in.a.sizes(), kOp, "d has shape ", in.d.sizes(), "; must be [", in.x.size(2), "]");
+  check(in.c.sizes() == in.b.sizes(), kSsd, "c has shape ", in.c.sizes(), "; must equal b's ", in.b.sizes());
+  check(in.b.size(2) >= 1 && in.x.size(2) % in.b.size(2) == 0, kSsd, "b has ", in.b.size(2),
+        " groups; must divide x's ", in.x.size(2), " heads");
+  check_gate(kSsd, "dt", in.dt, in.x);
+  check(in.a.dim() == 1 && in.a.size(0) == in.x.size(2), kSsd, "a has shape ", in.a.sizes(), "; must be [",
+        in.x.size(2), "]");
+  check(in.d.sizes() == in.a.sizes(), kSsd, "d has shape ", in.d.sizes(), "; must be [", in.x.size(2), "]");
 }
 
 // [B, T, G, N] -> [B, T, H, N]

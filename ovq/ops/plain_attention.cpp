@@ -10,7 +10,7 @@ namespace {
 
 using at::Tensor;
 
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
+constexpr double kHiddenScore = -std::numeric_limits<double>::infinity();
 
 // [B, T, Hq, D] -> [B, Hkv, G * T, D]: the rows of a kv head's group, head after head
 Tensor group_rows(const Tensor& x, int64_t kv_heads) {
@@ -41,7 +41,7 @@ Tensor plain_attention(const Tensor& q, const Tensor& k, const Tensor& v, const 
   Tensor hidden = key > position;
   if (window > 0) hidden = hidden.logical_or(key <= position - window);
   // In place: the backward of a product does not need it.
-  scores.masked_fill_(group == 1 ? hidden : hidden.repeat({group, 1}), -kInfinity);
+  scores.masked_fill_(group == 1 ? hidden : hidden.repeat({group, 1}), kHiddenScore);
   return ungroup_rows(at::matmul(at::softmax(scores, -1), v.transpose(1, 2)), q.size(2), queries);
 }
 

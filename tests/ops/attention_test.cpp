@@ -87,7 +87,7 @@ Results by_plain_loops(const AttentionProblem& problem) {
   return {{"o", o}, {"d_q", d_q}, {"d_k", d_k}, {"d_v", d_v}, {"d_beta", d_beta}};
 }
 
-void expect_paths_agree(const AttentionCase& c) {
+void expect_attention_paths_agree(const AttentionCase& c) {
   SCOPED_TRACE(testing::Message() << c);
   const AttentionProblem problem(c);
   const Results fused = through_op(problem, at::kFloat);
@@ -98,18 +98,18 @@ void expect_paths_agree(const AttentionCase& c) {
 }
 
 TEST(AttentionOp, Window) {
-  for (const int64_t window : {0, 1, 8, 100}) expect_paths_agree({.window = window});
+  for (const int64_t window : {0, 1, 8, 100}) expect_attention_paths_agree({.window = window});
 }
 
 TEST(AttentionOp, QueryOffset) {
-  expect_paths_agree({.query_offset = 30});
-  expect_paths_agree({.shape = {.query_heads = 4}, .window = 9, .query_offset = 44});
+  expect_attention_paths_agree({.query_offset = 30});
+  expect_attention_paths_agree({.shape = {.query_heads = 4}, .window = 9, .query_offset = 44});
 }
 
 TEST(AttentionOp, PackedSequences) {
   const Shape shape{.batch = 1, .time = 60, .query_heads = 4, .value_dim = 5};
   for (const int64_t window : {0, 7})
-    expect_paths_agree({.shape = shape, .window = window, .cu_seqlens = {0, 13, 13, 53, 60}});
+    expect_attention_paths_agree({.shape = shape, .window = window, .cu_seqlens = {0, 13, 13, 53, 60}});
 }
 
 TEST(AttentionOp, RandomShapes) {
@@ -119,14 +119,14 @@ TEST(AttentionOp, RandomShapes) {
       return values[random.below(static_cast<int64_t>(values.size()))];
     };
     const int64_t kv_heads = pick({1, 2, 3});
-    expect_paths_agree({.shape = {.batch = pick({1, 2, 3}),
-                                  .time = pick({1, 7, 8, 9, 31, 64, 129}),
-                                  .query_heads = kv_heads * pick({1, 2, 4}),
-                                  .kv_heads = kv_heads,
-                                  .key_dim = pick({1, 8, 15, 16, 64}),
-                                  .value_dim = pick({1, 8, 17, 64})},
-                        .window = pick({0, 3, 16, 50}),
-                        .seed = seed});
+    expect_attention_paths_agree({.shape = {.batch = pick({1, 2, 3}),
+                                            .time = pick({1, 7, 8, 9, 31, 64, 129}),
+                                            .query_heads = kv_heads * pick({1, 2, 4}),
+                                            .kv_heads = kv_heads,
+                                            .key_dim = pick({1, 8, 15, 16, 64}),
+                                            .value_dim = pick({1, 8, 17, 64})},
+                                  .window = pick({0, 3, 16, 50}),
+                                  .seed = seed});
   }
 }
 

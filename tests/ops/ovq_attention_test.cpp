@@ -10,7 +10,7 @@
 namespace ovq::ops::test {
 namespace {
 
-void expect_paths_agree(const OvqCase& c) {
+void expect_ovq_paths_agree(const OvqCase& c) {
   SCOPED_TRACE(testing::Message() << c);
   const OvqProblem problem(c);
   const Results fast = fused(problem), exact = plain(problem, at::kDouble);
@@ -23,14 +23,14 @@ std::vector<kernels::OvqOptions> variants() { return kernels::test::option_varia
 
 TEST(OvqAttentionOp, Options) {
   for (const auto& options : variants()) {
-    expect_paths_agree({.shape = {.query_heads = 4, .value_dim = 5}, .options = options});
+    expect_ovq_paths_agree({.shape = {.query_heads = 4, .value_dim = 5}, .options = options});
   }
 }
 
 TEST(OvqAttentionOp, PackedSequences) {
   const Shape shape{.batch = 1, .time = 60, .query_heads = 4, .value_dim = 6};
   for (const auto& options : variants()) {
-    expect_paths_agree({.shape = shape, .options = options, .cu_seqlens = {0, 13, 13, 53, 60}});
+    expect_ovq_paths_agree({.shape = shape, .options = options, .cu_seqlens = {0, 13, 13, 53, 60}});
   }
 }
 
@@ -40,11 +40,11 @@ TEST(OvqAttentionOp, IncomingStatesAndPieces) {
   for (const auto& options : variants()) {
     for (const int64_t prefix : {0, 5, 20}) {
       ++seed;
-      expect_paths_agree({.shape = {.time = 30, .query_heads = 4, .value_dim = 5},
-                          .options = options,
-                          .prefix = prefix,
-                          .pieces = 1 + static_cast<int64_t>(seed % 4),
-                          .seed = seed});
+      expect_ovq_paths_agree({.shape = {.time = 30, .query_heads = 4, .value_dim = 5},
+                              .options = options,
+                              .prefix = prefix,
+                              .pieces = 1 + static_cast<int64_t>(seed % 4),
+                              .seed = seed});
     }
   }
 }
@@ -53,12 +53,12 @@ TEST(OvqAttentionOp, IncomingStatesAndPiecesOfPackedSequences) {
   uint64_t seed = 1;
   for (const auto& options : variants()) {
     ++seed;
-    expect_paths_agree({.shape = {.batch = 1, .time = 50, .value_dim = 7},
-                        .options = options,
-                        .cu_seqlens = {0, 17, 17, 50},
-                        .prefix = 11,
-                        .pieces = 3,
-                        .seed = seed});
+    expect_ovq_paths_agree({.shape = {.batch = 1, .time = 50, .value_dim = 7},
+                            .options = options,
+                            .cu_seqlens = {0, 17, 17, 50},
+                            .prefix = 11,
+                            .pieces = 3,
+                            .seed = seed});
   }
 }
 
@@ -76,11 +76,11 @@ TEST(OvqAttentionOp, RandomShapes) {
                       .key_dim = pick({2, 8, 16, 30, 64}),
                       .value_dim = pick({1, 8, 15, 64})};
     const auto options = kernels::test::option_variants(pick({1, 8, 16, 33}), pick({1, 10, 200}));
-    expect_paths_agree({.shape = shape,
-                        .options = options[random.below(static_cast<int64_t>(options.size()))],
-                        .prefix = pick({0, 0, 3, 40}),
-                        .pieces = pick({1, 2, 4}),
-                        .seed = seed});
+    expect_ovq_paths_agree({.shape = shape,
+                            .options = options[random.below(static_cast<int64_t>(options.size()))],
+                            .prefix = pick({0, 0, 3, 40}),
+                            .pieces = pick({1, 2, 4}),
+                            .seed = seed});
   }
 }
 
