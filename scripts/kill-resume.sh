@@ -4,7 +4,7 @@
 #   scripts/kill-resume.sh [--kills N] [--steps N] [--model NAME] [--ovq PROGRAM]
 set -euo pipefail
 cd "$(dirname "$0")/.."
-ovq=build/release/ovq kills=50 steps=200 model=sw-ovq
+ovq=build/release/ovq kills=50 steps=3000 model=sw-ovq
 while (($#)); do
   case $1 in
     --ovq) ovq=$2 ;;
@@ -24,12 +24,14 @@ start=$EPOCHREALTIME
 "$ovq" train "${options[@]}" --out "$work/whole" >/dev/null
 seconds=$(awk -v a="$start" -v b="$EPOCHREALTIME" 'BEGIN { print b - a }')
 
+# Late enough that some work is done between two kills, early enough that the run does not end before the last.
+limit=$(awk -v s="$seconds" -v k="$kills" 'BEGIN { print 0.8 + s / k }')
 killed=0
 for ((i = 0; i < kills; ++i)); do
   if [[ -e $work/killed/run.json ]]; then arguments=(--resume "$work/killed" --threads 1); else arguments=("${options[@]}" --out "$work/killed"); fi
   "$ovq" train "${arguments[@]}" >"$work/log" 2>&1 &
   pid=$!
-  sleep "$(awk -v r=$RANDOM -v s="$seconds" 'BEGIN { print r / 32767 * (s < 3 ? s : 3) }')"
+  sleep "$(awk -v r=$RANDOM -v s="$limit" 'BEGIN { print r / 32767 * s }')"
   if kill -9 $pid 2>/dev/null; then killed=$((killed + 1)); fi
   wait $pid 2>/dev/null || true
   if grep -q damaged "$work/log"; then
@@ -38,6 +40,7 @@ for ((i = 0; i < kills; ++i)); do
     exit 1
   fi
 done
+before=$(ls "$work/killed/checkpoints" 2>/dev/null | tail -n 1 || true)
 if [[ -e $work/killed/run.json ]]; then
   "$ovq" train --resume "$work/killed" --threads 1 >"$work/log" 2>&1 || { cat "$work/log" >&2; exit 1; }
 else
@@ -51,4 +54,4 @@ for file in model.safetensors optimizer.safetensors; do
 done
 losses() { grep '"kind":"step"' "$1/metrics.jsonl" | sed 's/"seconds":[^,}]*,//'; }
 diff <(losses "$work/whole") <(losses "$work/killed") >/dev/null || { echo "kill-resume.sh: the losses differ" >&2; exit 1; }
-echo "$killed kills at random moments of a run of $steps steps: final weights, optimiser state and losses equal"
+echo "$killed kills at random moments of a run of $steps steps, the last after ${before:-no checkpoint}: final weights, optimiser state and losses equal"

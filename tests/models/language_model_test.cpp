@@ -200,7 +200,9 @@ TEST(Generate, DeterministicAndIndependentOfThePieces) {
         EXPECT_EQ(generated(), first) << pattern << " in pieces of " << piece;
       }
       options.seed = 5;
-      if (temperature > 0) EXPECT_NE(generated(), first);
+      if (temperature > 0) {
+        EXPECT_NE(generated(), first);
+      }
     }
   }
 }
