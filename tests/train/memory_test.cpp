@@ -70,7 +70,8 @@ Measured evaluated(models::LanguageModel& model, const tasks::Task& task, const 
 
 TEST(Memory, EvaluationStreams) {
   // One row, so that a state of inspect is the state of the evaluation.
-  const EvaluateOptions piece{.length = 128, .rows = 1, .batch = 1, .piece = 256};  // at most one piece of tokens
+  const EvaluateOptions piece{
+      .length = 219, .rows = 1, .batch = 1, .piece = 256};  // with its queries, one piece of tokens
   EvaluateOptions longest = piece;
   longest.length = 16 * 128;
   for (const char* pattern : {"sw-ovq", "sw-nope", "gdn"}) {
@@ -81,6 +82,7 @@ TEST(Memory, EvaluationStreams) {
     const auto task = make_task(options);
     const auto config = model_config(options, task->vocab());
     const auto model = models::make_model(config, 0);
+    ASSERT_EQ(task->row_length(piece.length, tasks::Split::test), piece.piece);
     evaluated(*model, *task, longest);  // what is made once, and kept
     const Measured one = evaluated(*model, *task, piece), all = evaluated(*model, *task, longest);
 
