@@ -34,7 +34,7 @@ struct Sizes {
 // At the small scales the window is about one pair of the recall task. One that holds several pairs lets the windowed
 // layers solve the short contexts by themselves, and the layers that see everything learn nothing from them.
 constexpr Sizes kTiny = {4, 64, 1, 64, 192, 128, 32, 8, 512, 128, 300, 2.0, Initializer::copying};
-constexpr Sizes kSmall = {4, 128, 2, 64, 384, 640, 32, 8, 512, 128, 300, 2.0, Initializer::copying};
+constexpr Sizes kSmall = {4, 128, 2, 64, 384, 640, 32, 8, 1024, 128, 300, 2.0, Initializer::copying};
 constexpr Sizes kRecall = {8, 768, 6, 128, 2304, 10'000, 128, 128, 2048, 1024, 4000, 1.0, Initializer::normal};
 constexpr Sizes kText = {17, 1024, 8, 128, 2304, 32'000, 128, 128, 2048, 1024, 4000, 1.0, Initializer::normal};
 constexpr Sizes kChoice = {21, 1280, 10, 128, 3200, 32'000, 128, 128, 2048, 1024, 4000, 1.0, Initializer::normal};
