@@ -38,12 +38,12 @@ lengths=128,256,512,1024,2048
 echo
 "$ovq" compare "$runs/sw-nope" "$runs/sw-ovq"
 cat <<END
-N is the size of the dictionary; training used $("$ovq" inspect "$runs/sw-ovq" | grep -o -m 1 "centroids [0-9]*"). A sliding-window layer and a layer of full attention (sw-nope) or OVQ-attention (sw-ovq) take turns.
+N is the size of the dictionary; training used $("$ovq" inspect "$runs/sw-ovq" | grep -o -m 1 "centroids [0-9]*" | tr -dc 0-9). A sliding-window layer and a layer of full attention (sw-nope) or OVQ-attention (sw-ovq) take turns.
 Trained in $((trained - start)) s, tested in $((SECONDS - trained)) s. The runs, their metrics and results lie in $runs.
 
 Next:
   $ovq eval $runs/sw-ovq --lengths 4096 --centroids 2048      other lengths and dictionaries
-  $ovq train --task recall --scale small --model sw-ovq       a larger model (about half an hour)
+  $ovq train --task recall --scale small --model sw-ovq       a larger model (about a quarter of an hour)
   $ovq tasks recall                                           what the task looks like
   $ovq bench kernels --quick                                  the kernels against this machine's peak
 END
