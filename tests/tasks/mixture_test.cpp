@@ -44,8 +44,7 @@ TEST(Mixture, BadInput) {
   EXPECT_EQ(error_of([&] { step_shapes(task, {}); }), "[mixture] has no lengths");
   EXPECT_EQ(error_of([&] { step_shapes(task, {.lengths = {8}, .tokens_per_step = 0}); }),
             "[mixture] tokens_per_step is 0; must be at least 1");
-  EXPECT_EQ(error_of([&] { step_shapes(task, {.lengths = {5}}); }),
-            "[mixture] length is 5; recall needs at least 6");
+  EXPECT_EQ(error_of([&] { step_shapes(task, {.lengths = {5}}); }), "[mixture] length is 5; recall needs at least 6");
 }
 
 }  // namespace
