@@ -66,6 +66,7 @@ void compare(const CompareArguments& arguments) {
         line.tokens_per_second = result.at("tokens_per_second");
       }
       all.push_back(result);
+      all.back().erase("groups");
       all.back()["run"] = path;
       all.back()["model"] = run.options().model;
       all.back()["task"] = run.options().task;
