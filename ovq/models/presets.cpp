@@ -31,8 +31,8 @@ struct Sizes {
   Initializer initializer;
 };
 
-// At the small scales the window is about one pair of the recall task. One that holds several pairs lets the windowed
-// layers solve the short contexts by themselves, and the layers that see everything learn nothing from them.
+// At the small scales the window is about one pair of the recall task: with one that holds several pairs recall was
+// learned far later (docs/training.md).
 constexpr Sizes kTiny = {4, 64, 1, 64, 192, 128, 32, 8, 512, 128, 300, 2.0, Initializer::copying};
 constexpr Sizes kSmall = {4, 128, 2, 64, 384, 640, 32, 8, 1024, 128, 300, 2.0, Initializer::copying};
 constexpr Sizes kRecall = {8, 768, 6, 128, 2304, 10'000, 128, 128, 2048, 1024, 4000, 1.0, Initializer::normal};
