@@ -30,6 +30,7 @@ TEST(Mixture, CountsTheQuerySection) {
   const RecallTask task({});
   for (const StepShape& shape : step_shapes(task, {.lengths = {16, 128, 1024}, .tokens_per_step = 3000})) {
     const int64_t row = task.row_length(shape.length, Split::train);
+    EXPECT_GE(shape.rows, 1);
     if (row <= 1000) {
       EXPECT_LE(shape.rows * row, 1000);
       EXPECT_GT((shape.rows + 1) * row, 1000);
