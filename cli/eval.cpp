@@ -123,9 +123,8 @@ void add_eval(CLI::App& app) {
   eval->add_option("--piece", arguments->evaluate.piece, "Tokens of a row read at a time")
       ->capture_default_str()
       ->check(CLI::PositiveNumber);
-  std::string benchmarks;
-  for (const std::string& name : tasks::benchmark_names()) benchmarks += (benchmarks.empty() ? "" : ", ") + name;
-  eval->add_option("--benchmark", arguments->benchmark, "Instead: multiple choice, one of " + benchmarks);
+  eval->add_option("--benchmark", arguments->benchmark,
+                   "Instead: multiple choice, one of " + joined(tasks::benchmark_names()));
   eval->add_option("--questions", arguments->questions, "The benchmark's JSONL file")->type_name("FILE");
   eval->add_flag("--json", arguments->json, "Print the results as JSON");
   eval->add_option("--threads", arguments->threads, "Threads to use; default: all cores")

@@ -79,4 +79,10 @@ void Progress::finish() {
   moving_ = false;
 }
 
+std::string joined(const std::vector<std::string>& names) {
+  std::string text;
+  for (const std::string& name : names) text += (text.empty() ? "" : ", ") + name;
+  return text;
+}
+
 }  // namespace ovq::cli

@@ -3,6 +3,7 @@
 
 #include <chrono>
 #include <string>
+#include <vector>
 
 #include "ovq/train/trainer.h"
 
@@ -27,7 +28,8 @@ class Progress {
   bool moving_ = false;
 };
 
-std::string duration_text(double seconds);  // 42 s, 3:07, 1:02:03
-std::string bytes_text(double bytes);       // 1.5 MB
+std::string duration_text(double seconds);                  // 42 s, 3:07, 1:02:03
+std::string bytes_text(double bytes);                       // 1.5 MB
+std::string joined(const std::vector<std::string>& names);  // a, b, c
 
 }  // namespace ovq::cli

@@ -125,12 +125,6 @@ void run_training(const TrainArguments& arguments) {
              static_cast<double>(trainer.progress().tokens) / 1e6, out);
 }
 
-std::string joined(const std::vector<std::string>& names) {
-  std::string text;
-  for (const std::string& name : names) text += (text.empty() ? "" : ", ") + name;
-  return text;
-}
-
 }  // namespace
 
 void add_train(CLI::App& app) {
