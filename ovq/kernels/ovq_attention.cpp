@@ -24,7 +24,7 @@ struct ForwardMemory {
 
 // Attention of the `count` tokens just appended, and the search for their nearest centroids, on the team's threads.
 void read_piece(const OvqRun& run, int64_t count, const Rows<float>& o, const Rows<float>& lse,
-                std::span<Workspace> team) {
+                std::span<const Upcoming> upcoming, std::span<Workspace> team) {
   const ReadKernels& kernels = read_kernels();
   const Reading reading = run.reading(count);
   const Dictionary& dictionary = run.dictionary();
@@ -50,6 +50,7 @@ void read_piece(const OvqRun& run, int64_t count, const Rows<float>& o, const Ro
     block.search_stride = dictionary.rows.key_stride;
     block.best_similarity = dictionary.rows.best_similarity + row;
     block.best_centroid = dictionary.rows.best_centroid + row;
+    block.upcoming = upcoming;
     kernels.forward(block, team[thread]);
   });
 }
@@ -69,7 +70,12 @@ void forward_head(const OvqInputs& in, const OvqOutputs& out, const OvqSequence&
     if (out.lse.data != nullptr) {
       lse = {out.lse.row(sequence.tokens.batch, first, kv_head * group), out.lse.time_stride, out.lse.head_stride};
     }
-    read_piece(run, count, o, lse, memory.team);
+    const int64_t next = std::min(chunk, run.end() - run.position() - count);
+    const auto rows = [&](const auto& view) {
+      return upcoming(view, sequence.tokens.batch, first + count, next, kv_head, in.k.heads);
+    };
+    const Upcoming ahead[] = {rows(in.q), rows(in.k), rows(in.v), rows(out.o)};
+    read_piece(run, count, o, lse, ahead, memory.team);
     if (!run.advance(count)) continue;
 
     int32_t* assignment = memory.assignment.ensure(chunk);

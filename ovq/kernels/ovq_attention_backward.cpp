@@ -170,6 +170,15 @@ class HeadBackward {
     block.d_beta = d_beta;
     block.d_dictionary = {gradient_.keys, gradient_.values, gradient_.key_stride, gradient_.value_stride};
     block.d_window = {key_gradient(size), value_gradient(size), gradient_.key_stride, gradient_.value_stride};
+    // What the chunk before this one reads and writes.
+    const int64_t ahead = std::min(in_.options.chunk, run_.position() - sequence_.position);
+    const auto before = [&](const auto& view) {
+      return upcoming(view, batch, first - ahead, ahead, kv_head_, in_.k.heads);
+    };
+    const Upcoming ahead_rows[] = {
+        before(in_.q), before(call_.saved.o),       before(call_.outer.d_o),     before(in_.k),
+        before(in_.v), before(call_.gradients.d_q), before(call_.gradients.d_k), before(call_.gradients.d_v)};
+    block.upcoming = ahead_rows;
     const bool rope = in_.options.rope;
     if (rope) {
       block.d_window.keys = memory_.d_rotated.data();

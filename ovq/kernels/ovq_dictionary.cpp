@@ -138,7 +138,13 @@ struct Members {
 // row <- row + weight * sum over members of (x - row)
 void update_row(float* row, const float* tokens, int64_t stride, const Members& members, int32_t member, float weight,
                 int64_t dim, float* sum) {
-  std::memset(sum, 0, dim * sizeof(float));
+  const float* first = tokens + member * stride;
+  member = members.next[member];
+  if (member == kNone) {  // most often
+    for (int64_t i = 0; i < dim; ++i) row[i] += weight * (first[i] - row[i]);
+    return;
+  }
+  for (int64_t i = 0; i < dim; ++i) sum[i] = first[i] - row[i];
   for (; member != kNone; member = members.next[member]) {
     const float* x = tokens + member * stride;
     for (int64_t i = 0; i < dim; ++i) sum[i] += x[i] - row[i];

@@ -38,6 +38,15 @@ void check_assignments(const char* op, const OvqInputs& inputs, const OvqSequenc
 // The rotary table that the sequences need; nothing without rope.
 std::shared_ptr<const RotaryTable> make_rotary(const OvqInputs& inputs, const std::vector<OvqSequence>& sequences);
 
+// The rows of a kv head at `count` time steps from `first` on; of query heads that do not lie side by side only the
+// first.
+template <class T>
+Upcoming upcoming(const View<T>& view, int64_t batch, int64_t first, int64_t count, int64_t kv_head, int64_t kv_heads) {
+  const int64_t group = view.heads / kv_heads;
+  const bool together = view.head_stride == view.dim;
+  return {view.row(batch, first, kv_head * group), view.time_stride, count, together ? group * view.dim : view.dim};
+}
+
 class OvqRun {
  public:
   OvqRun(const OvqInputs& inputs, const OvqSequence& sequence, int64_t kv_head, const OvqHead& rows,

@@ -9,6 +9,7 @@
 
 #include <cstdint>
 #include <limits>
+#include <span>
 
 #include "ovq/kernels/buffer.h"
 
@@ -68,6 +69,12 @@ struct Reading {
   }
 };
 
+// Rows that the work after this block begins with: fetching them early is a hint, nothing more.
+struct Upcoming {
+  const float* data = nullptr;
+  int64_t stride = 0, count = 0, dim = 0;
+};
+
 struct ForwardBlock {
   const Reading* reading = nullptr;
   int64_t first_row = 0, rows = 0;  // at most kBlockRows
@@ -78,6 +85,7 @@ struct ForwardBlock {
   int64_t search_stride = 0, search_count = 0;
   float* best_similarity = nullptr;
   int32_t* best_centroid = nullptr;
+  std::span<const Upcoming> upcoming;
 };
 
 struct BackwardBlock {
@@ -87,6 +95,7 @@ struct BackwardBlock {
   KeyRunGradient d_dictionary, d_window;
   Rows<float> d_q;
   double* d_beta = nullptr;  // [group], added to
+  std::span<const Upcoming> upcoming;
 
   int64_t dictionary_tiles() const { return (reading->dictionary.count + kBackwardTile - 1) / kBackwardTile; }
   // The window's tiles that some row of the block sees.

@@ -214,13 +214,14 @@ struct PanelKeys {
 // gradient[key][:] <- gradient[key][:] + sum over rows of weights[key][row] columns[:, row, :]
 HWY_NOINLINE void key_gradient(const float* HWY_RESTRICT weights, const float* HWY_RESTRICT columns, int64_t rows,
                                int64_t dim, int64_t begin, int64_t end, const PanelKeys* panel_keys, int64_t panels,
-                               float* HWY_RESTRICT gradient, int64_t stride) {
+                               float* HWY_RESTRICT gradient, int64_t stride, Ahead& ahead) {
   const PanelTag d;
   for (int64_t column = 0; column < dim; column += kPanel) {
     const float* lanes = columns + column * rows;
     int64_t first_panel = 0;
-    for_row_runs(end - begin, [=, &first_panel](auto run, int64_t first) HWY_ATTR {
+    for_row_runs(end - begin, [=, &first_panel, &ahead](auto run, int64_t first) HWY_ATTR {
       constexpr int R = run;
+      ahead.fetch();
       const int64_t key = begin + first;
       while (panel_keys[first_panel].end <= key) ++first_panel;
       int64_t last_panel = panels - 1;
@@ -267,12 +268,6 @@ HWY_NOINLINE void backward_tile(const BackwardBlock& block, const Workspace& sha
     const int64_t first_row = block.first_row + panel * kPanel;
     const int64_t rows = std::min(kPanel, block.first_row + block.rows - first_row);
     const TileRange range = in_dictionary ? TileRange::all(count) : window_range(reading, first_row, rows, tile, count);
-    const Part next =
-        part_of(tile + kBackwardTile, std::min(tile + 2 * kBackwardTile, keys.count), panel, packed.panels);
-    prefetch_rows(keys.keys, keys.key_stride, reading.key_dim, next);
-    prefetch_rows(keys.values, keys.value_stride, reading.value_dim, next);
-    prefetch_rows(gradient.keys, gradient.key_stride, reading.key_dim, next);
-    prefetch_rows(gradient.values, gradient.value_stride, reading.value_dim, next);
     float* panel_p = p + panel * kPanel;
     float* panel_ds = ds + panel * kPanel;
     float* panel_d_q = d_q + panel * reading.key_dim * kPanel;
@@ -290,10 +285,12 @@ HWY_NOINLINE void backward_tile(const BackwardBlock& block, const Workspace& sha
     probabilities(reading, packed, panel, keys, tile, range, panel_p, panel_ds);
     query_gradient(keys, tile, range, reading.key_dim, panel_ds, panel_d_q, add);
   }
+  const int64_t runs = (padded(reading.key_dim) + padded(reading.value_dim)) / kPanel * (count / kRun);
+  Ahead ahead(in_dictionary ? block.upcoming : std::span<const Upcoming>(), tile, tile + count, keys.count, runs);
   key_gradient(p, packed.d_o_columns, packed.rows, reading.value_dim, begin, end, panel_keys, packed.panels,
-               gradient.values + tile * gradient.value_stride, gradient.value_stride);
+               gradient.values + tile * gradient.value_stride, gradient.value_stride, ahead);
   key_gradient(ds, packed.beta_q_columns, packed.rows, reading.key_dim, begin, end, panel_keys, packed.panels,
-               gradient.keys + tile * gradient.key_stride, gradient.key_stride);
+               gradient.keys + tile * gradient.key_stride, gradient.key_stride, ahead);
 }
 
 HWY_NOINLINE void backward_finish(const BackwardBlock& block, const Workspace& shared, const float* d_q) {

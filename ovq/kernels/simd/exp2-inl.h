@@ -1,4 +1,4 @@
-// 2^x in float: relative error below 1.3e-7 for x in [-126, 127], 0 below -126 (and for -inf), NaN for NaN, exactly 1
+// 2^x in float: relative error below 1.3e-7 for x in [-126, 127], 0 below -126.5 (and for -inf), NaN for NaN, exactly 1
 // at 0. A polynomial of degree 5: what a float softmax needs, and no more.
 #if defined(OVQ_KERNELS_SIMD_EXP2_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef OVQ_KERNELS_SIMD_EXP2_INL_H_
@@ -17,6 +17,8 @@ namespace hn = hwy::HWY_NAMESPACE;
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE V exp2(D d, V x) {
   const hn::RebindToSigned<D> di;
+  // 2^-127 has a zero exponent, which makes it 0 below. With the bound first, Max keeps a NaN.
+  x = hn::Max(hn::Set(d, -127.0f), x);
   // Adding 1.5 * 2^23 leaves round(x) in the low bits of the sum.
   const V magic = hn::Set(d, 12582912.0f);
   const V shifted = hn::Add(x, magic);
@@ -29,8 +31,7 @@ HWY_INLINE V exp2(D d, V x) {
   p = hn::MulAdd(p, fraction, hn::Set(d, 1.0f));
   // A product, not an addition to the exponent: NaN stays NaN.
   const auto exponent = hn::Add(hn::ShiftLeft<23>(hn::BitCast(di, shifted)), hn::Set(di, 127 << 23));
-  const V result = hn::Mul(p, hn::BitCast(d, exponent));
-  return hn::IfThenZeroElse(hn::Lt(x, hn::Set(d, -126.0f)), result);
+  return hn::Mul(p, hn::BitCast(d, exponent));
 }
 
 }  // namespace HWY_NAMESPACE

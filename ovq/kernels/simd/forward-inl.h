@@ -245,7 +245,7 @@ HWY_NOINLINE void read_tile(const Reading& reading, const ForwardPanel& panel, c
 
 // best <- max(best, keys . k), strictly, so that the first of equals stays and NaN never enters
 HWY_NOINLINE void search_tile(const float* panel, const KeyRun& keys, int64_t tile, int64_t count, int64_t dim,
-                              float* best_similarity, int32_t* best_centroid) {
+                              float* best_similarity, int32_t* best_centroid, Ahead& ahead) {
   const PanelTag d;
   const hn::RebindToSigned<PanelTag> di;
   PanelVector best[kVectors];
@@ -256,8 +256,9 @@ HWY_NOINLINE void search_tile(const float* panel, const KeyRun& keys, int64_t ti
   }
   const float* first = keys.keys + tile * keys.key_stride;
   const int64_t stride = keys.key_stride;
-  for_row_runs(count, [=, &best, &index](auto run, int64_t key) HWY_ATTR {
+  for_row_runs(count, [=, &best, &index, &ahead](auto run, int64_t key) HWY_ATTR {
     constexpr int R = run;
+    ahead.fetch();
     PanelVector acc[R][kVectors];
     set_zero(acc);
     multiply_add(panel, first + key * stride, stride, 1, dim, acc);
@@ -354,18 +355,14 @@ HWY_NOINLINE void forward_panels(const ForwardBlock& block, Workspace& workspace
   }
 
   for (int64_t tile = 0; tile < reading.dictionary.count; tile += kTile) {
-    const int64_t count = std::min(kTile, reading.dictionary.count - tile);
+    const KeyRun& keys = reading.dictionary;
+    const int64_t count = std::min(kTile, keys.count - tile);
     const TileRange range = TileRange::all(count);
-    for (int64_t p = 0; p < panels; ++p) {
-      const KeyRun& keys = reading.dictionary;
-      const Part next = part_of(tile + kTile, std::min(tile + 2 * kTile, keys.count), p, panels);
-      prefetch_rows(keys.keys, keys.key_stride, dim, next);
-      prefetch_rows(keys.values, keys.value_stride, reading.value_dim, next);
-      read_tile(reading, panel_at(p), keys, tile, range, scores);
-    }
+    Ahead ahead(block.upcoming, tile, tile + count, keys.count, search_panels * (count / kRun));
+    for (int64_t p = 0; p < panels; ++p) read_tile(reading, panel_at(p), keys, tile, range, scores);
     for (int64_t p = 0; p < search_panels; ++p) {
-      search_tile(search_memory + p * search_floats, reading.dictionary, tile, count, dim, search_similarity(p),
-                  search_centroid(p));
+      search_tile(search_memory + p * search_floats, keys, tile, count, dim, search_similarity(p), search_centroid(p),
+                  ahead);
     }
   }
   const int64_t first_tile = panels == 0 ? 0 : reading.first(block.first_row) / kTile * kTile;

@@ -24,6 +24,7 @@ using PanelTag = hn::CappedTag<float, kPanel>;
 using PanelVector = hn::Vec<PanelTag>;
 inline constexpr int kLanes = hn::MaxLanes(PanelTag());
 inline constexpr int kVectors = kPanel / kLanes;  // per panel
+inline constexpr int kRun = 6;                    // rows of a register tile
 
 // GCC 12 would fold the load into each FMA that uses it, and so load every vector six times.
 HWY_INLINE PanelVector keep_in_register(PanelVector vector) {
@@ -66,12 +67,12 @@ HWY_INLINE void multiply_add(const float* HWY_RESTRICT lanes, const float* HWY_R
 // run is bound by the latency of its few accumulators).
 template <class F>
 HWY_INLINE void for_row_runs(int64_t count, F&& f) {
-  int64_t rest = count % 6;
-  if (rest == 1 || rest == 2) rest += 6;
+  int64_t rest = count % kRun;
+  if (rest == 1 || rest == 2) rest += kRun;
   if (rest > count) rest = count;
   int64_t first = 0;
-  for (; first < count - rest; first += 6) f(std::integral_constant<int, 6>(), first);
-  if (rest > 6) {
+  for (; first < count - rest; first += kRun) f(std::integral_constant<int, kRun>(), first);
+  if (rest > kRun) {
     f(std::integral_constant<int, 4>(), first);
     first += 4;
     rest -= 4;

@@ -116,25 +116,47 @@ HWY_INLINE void query_rows(const Reading& reading, int64_t first, int64_t count,
   }
 }
 
-// Rows [begin, end).
-struct Part {
-  int64_t begin, end;
-};
-
-// The index-th of `parts` equal parts of [begin, end); empty if that is.
-HWY_INLINE Part part_of(int64_t begin, int64_t end, int64_t index, int64_t parts) {
-  const int64_t count = std::max<int64_t>(0, end - begin);
-  return {begin + count * index / parts, begin + count * (index + 1) / parts};
-}
-
-// Brings rows that will be read soon into L2. With the other core or a neighbour busy on the same L3 this is worth up
-// to a tenth of the time, otherwise nothing.
-HWY_INLINE void prefetch_rows(const float* rows, int64_t stride, int64_t dim, const Part& part) {
-  constexpr int64_t kCacheLine = 64 / sizeof(float);
-  for (int64_t row = part.begin; row < part.end; ++row) {
-    for (int64_t i = 0; i < dim; i += kCacheLine) __builtin_prefetch(rows + row * stride + i, 0, 2);
+// Brings the rows that the next block begins with into L2, spread over the products of this one: fetched all at once,
+// most of them would exceed the misses a core can have under way, and be dropped. The dictionary needs no such help, as
+// it is read from front to back.
+class Ahead {
+ public:
+  // The share [begin, end) of `total` of the rows, in `calls` calls of fetch().
+  Ahead(std::span<const Upcoming> upcoming, int64_t begin, int64_t end, int64_t total, int64_t calls)
+      : upcoming_(upcoming), begin_(begin), end_(end), total_(total) {
+    int64_t rows = 0;
+    for (const Upcoming& next : upcoming) rows += next.count * end / total - next.count * begin / total;
+    per_call_ = calls > 0 ? (rows + calls - 1) / calls : 0;
+    enter();
   }
-}
+
+  HWY_INLINE void fetch() {
+    for (int64_t i = 0; i < per_call_ && !upcoming_.empty(); ++i) {
+      const Upcoming& next = upcoming_.front();
+      const float* row = next.data + row_ * next.stride;
+      for (int64_t j = 0; j < next.dim; j += kLine) __builtin_prefetch(row + j, 0, 2);
+      if (++row_ == last_) {
+        upcoming_ = upcoming_.subspan(1);
+        enter();
+      }
+    }
+  }
+
+ private:
+  static constexpr int64_t kLine = 64 / sizeof(float);
+
+  void enter() {
+    for (; !upcoming_.empty(); upcoming_ = upcoming_.subspan(1)) {
+      row_ = upcoming_.front().count * begin_ / total_;
+      last_ = upcoming_.front().count * end_ / total_;
+      if (row_ < last_) return;
+    }
+  }
+
+  std::span<const Upcoming> upcoming_;
+  int64_t begin_, end_, total_;
+  int64_t per_call_ = 0, row_ = 0, last_ = 0;
+};
 
 // `count` <= kPanel rows of a strided tensor as a panel; missing lanes are zero. `zeros` holds `dim` zeros.
 HWY_NOINLINE void pack_rows(const float* data, int64_t stride, int64_t count, int64_t dim, const float* zeros,
