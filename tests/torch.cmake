@@ -1,18 +1,16 @@
 # Tests of what uses torch. A program is one test: starting it, and with it torch, takes longer than most of its parts.
+# With a COST they start before the many short tests, so that no core waits for the last of them.
 function(ovq_add_torch_test name library)
   add_executable(${name} ${ARGN})
   target_link_libraries(${name} PRIVATE ${library} GTest::gtest GTest::gtest_main)
   ovq_reuse_torch_headers(${name})
   add_test(NAME ${name} COMMAND ${name} --gtest_brief=1)
-  set_tests_properties(${name} PROPERTIES ENVIRONMENT OMP_WAIT_POLICY=PASSIVE TIMEOUT 600)
+  set_tests_properties(${name} PROPERTIES ENVIRONMENT OMP_WAIT_POLICY=PASSIVE TIMEOUT 600 COST 30)
 endfunction()
 
 ovq_add_torch_test(ops_test ovq::ops ops/attention_test.cpp ops/ovq_attention_test.cpp ops/strides_test.cpp)
-ovq_add_torch_test(layers_test ovq::nn nn/layers_test.cpp)
-ovq_add_torch_test(recurrences_test ovq::nn nn/recurrences_test.cpp)
-ovq_add_torch_test(linear_mixers_test ovq::nn nn/linear_mixers_test.cpp)
-ovq_add_torch_test(attention_mixers_test ovq::nn nn/attention_mixers_test.cpp)
-ovq_add_torch_test(vq_test ovq::nn nn/vq_test.cpp)
+ovq_add_torch_test(nn_test ovq::nn nn/attention_mixers_test.cpp nn/layers_test.cpp nn/linear_mixers_test.cpp
+  nn/mixers_test.cpp nn/recurrences_test.cpp nn/vq_test.cpp)
 ovq_add_torch_test(models_test ovq::models
   models/config_test.cpp models/inspect_test.cpp models/language_model_test.cpp)
 ovq_add_torch_test(train_test ovq::train
@@ -23,11 +21,11 @@ if(OVQ_BUILD_CLI)
   add_test(NAME cli.kill_resume
     COMMAND ${PROJECT_SOURCE_DIR}/scripts/kill-resume.sh --ovq $<TARGET_FILE:ovq> --kills 6 --steps 40)
   add_test(NAME cli.errors COMMAND ${CMAKE_CURRENT_LIST_DIR}/train/cli_errors.sh $<TARGET_FILE:ovq>)
-  set_tests_properties(cli.kill_resume cli.errors PROPERTIES TIMEOUT 300 ENVIRONMENT OMP_WAIT_POLICY=PASSIVE)
+  set_tests_properties(cli.kill_resume cli.errors PROPERTIES TIMEOUT 300 COST 15 ENVIRONMENT OMP_WAIT_POLICY=PASSIVE)
 endif()
 
 add_test(NAME python COMMAND /usr/bin/python3 -m pytest -q -p no:cacheprovider ${PROJECT_SOURCE_DIR}/tests/python)
 add_test(NAME python.drop_in COMMAND /usr/bin/python3 ${PROJECT_SOURCE_DIR}/examples/python/drop_in.py)
 add_test(NAME python.generate COMMAND /usr/bin/python3 ${PROJECT_SOURCE_DIR}/examples/python/generate.py)
-set_tests_properties(python python.drop_in python.generate PROPERTIES TIMEOUT 300
+set_tests_properties(python python.drop_in python.generate PROPERTIES TIMEOUT 300 COST 20
   ENVIRONMENT "PYTHONPATH=${PROJECT_BINARY_DIR}/python;OMP_WAIT_POLICY=PASSIVE;PYTHONDONTWRITEBYTECODE=1")

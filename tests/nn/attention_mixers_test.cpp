@@ -10,87 +10,7 @@ namespace ovq::nn::test {
 namespace {
 
 using kernels::Growth;
-using kernels::NewCentroids;
 using kernels::OvqOptions;
-
-struct NamedCase {
-  std::string name;
-  MixerCase mixer;
-};
-
-void PrintTo(const NamedCase& x, std::ostream* out) { *out << x.name; }
-
-template <class Made, class Options>
-NamedCase named_case(const std::string& name, const Options& options) {
-  return {name,
-          {.make =
-               [options] {
-                 const auto mixer = std::make_shared<Made>(options);
-                 mixer->eval();
-                 return mixer;
-               },
-           .width = options.heads.width}};
-}
-
-constexpr HeadOptions kHeads = {.width = 6, .heads = 2, .head_dim = 4};
-constexpr HeadOptions kGrouped = {.width = 6, .heads = 4, .kv_heads = 2, .head_dim = 4};
-
-// Dictionaries that fill up within the 130 tokens of the checks; gradient checks see a few chunks of them.
-NamedCase ovq_case(const std::string& name, OvqAttentionOptions options) {
-  if (options.heads.width == 0) options.heads = kHeads;
-  options.dictionary.chunk = 4;
-  if (options.dictionary.centroids == OvqOptions{}.centroids) options.dictionary.centroids = 6;
-  NamedCase made = named_case<OvqAttention>(name, options);
-  made.mixer.gradient_time = 10;
-  return made;
-}
-
-std::vector<NamedCase> cases() {
-  std::vector<NamedCase> all = {
-      named_case<Attention>("Full", AttentionOptions{.heads = kHeads}),
-      named_case<Attention>("FullRope", AttentionOptions{.heads = kHeads, .rope = true}),
-      named_case<Attention>("Grouped", AttentionOptions{.heads = kGrouped, .rope = true}),
-      named_case<Attention>("Window", AttentionOptions{.heads = kHeads, .window = 5}),
-      named_case<Attention>("WindowRope", AttentionOptions{.heads = kGrouped, .window = 64, .rope = true}),
-      named_case<Attention>("WindowOfOne", AttentionOptions{.heads = kHeads, .window = 1}),
-      ovq_case("Ovq", {}),
-      ovq_case("OvqGrouped", {.heads = kGrouped}),
-      ovq_case("OvqRope", {.dictionary = {.rope = true}}),
-      ovq_case("OvqShift", {.value_shift = true}),
-      ovq_case("OvqConvolution", {.convolution = true}),
-      ovq_case("OvqEverything",
-               {.heads = kGrouped, .dictionary = {.rope = true}, .value_shift = true, .convolution = true}),
-      ovq_case("OvqLinearGrowth", {.dictionary = {.growth = Growth::linear, .total_tokens = 100}}),
-      ovq_case("OvqAllGrowth", {.dictionary = {.growth = Growth::all}}),
-      ovq_case("OvqRandom", {.dictionary = {.new_centroids = NewCentroids::random, .seed = 3}}),
-      ovq_case("OvqConstantRate", {.dictionary = {.rate = 0.025f}}),
-      ovq_case("OvqNormalize", {.dictionary = {.normalize = true}}),
-      ovq_case("OvqEveryKey", {.dictionary = {.centroids = int64_t{1} << 20}}),
-  };
-  for (const VqForm form : {VqForm::quadratic, VqForm::linear}) {
-    all.push_back(
-        named_case<VqAttention>(form == VqForm::linear ? "VqLinear" : "VqQuadratic",
-                                VqAttentionOptions{.heads = kGrouped, .codewords = 5, .chunk = 4, .form = form}));
-    all.back().mixer.gradient_time = 10;
-  }
-  return all;
-}
-
-class AttentionMixers : public testing::TestWithParam<NamedCase> {};
-
-TEST_P(AttentionMixers, StepsEqualForward) { expect_steps_equal_forward(GetParam().mixer); }
-TEST_P(AttentionMixers, FloatCalibrated) { expect_float_calibrated(GetParam().mixer); }
-TEST_P(AttentionMixers, PiecesEqualWhole) { expect_pieces_equal_whole(GetParam().mixer); }
-TEST_P(AttentionMixers, Gradients) { expect_mixer_gradients(GetParam().mixer); }
-TEST_P(AttentionMixers, Causal) { expect_causal(GetParam().mixer); }
-TEST_P(AttentionMixers, BatchInvariant) { expect_batch_invariant(GetParam().mixer); }
-TEST_P(AttentionMixers, PackedEqualAlone) { expect_packed_equal_alone(GetParam().mixer); }
-TEST_P(AttentionMixers, StateBytes) { expect_state_bytes(GetParam().mixer); }
-TEST_P(AttentionMixers, ClonesIndependent) { expect_clones_independent(GetParam().mixer); }
-TEST_P(AttentionMixers, BadInputThrows) { expect_bad_input_throws(GetParam().mixer); }
-
-INSTANTIATE_TEST_SUITE_P(, AttentionMixers, testing::ValuesIn(cases()),
-                         [](const auto& info) { return info.param.name; });
 
 // Projections may round differently with the size of the batch; what follows them may not.
 TEST(FusedAttention, BatchesKeepTheirBits) {
@@ -143,15 +63,6 @@ TEST(OvqAttentionLayer, LongPromptsLeaveNothingBehind) {
   EXPECT_EQ(mixer.state_bytes(5000), mixer.state_bytes(50'000));
 }
 
-std::string message_of(const std::function<void()>& make) {
-  try {
-    make();
-  } catch (const std::invalid_argument& error) {
-    return error.what();
-  }
-  return "nothing thrown";
-}
-
 TEST(AttentionMixerOptions, BadOnesAreNamed) {
   const auto attention = [](const AttentionOptions& options) { return message_of([&] { Attention{options}; }); };
   EXPECT_EQ(attention({}), "[attention] width is 0; must be at least 1");
@@ -186,8 +97,6 @@ TEST(AttentionMixerOptions, BadOnesAreNamed) {
   EXPECT_EQ(vq({.commitment = -1}), "[vq] commitment is -1; must be at least 0");
   EXPECT_EQ(vq({.warmup = -1}), "[vq] warmup is -1; must be at least 0");
 }
-
-const auto kDouble = at::TensorOptions().dtype(at::kDouble);
 
 TEST(Rotary, DotProductsDependOnDistanceAlone) {
   torch::manual_seed(5);

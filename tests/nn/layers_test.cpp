@@ -5,8 +5,6 @@
 namespace ovq::nn::test {
 namespace {
 
-const auto kDouble = at::TensorOptions().dtype(at::kDouble);
-
 TEST(TensorChecks, NanAndInfinityFail) {
   const Tensor good = at::ones({3}), nan = at::full({3}, NAN), infinite = at::full({3}, INFINITY);
   EXPECT_TRUE(close(good, good, 0));

@@ -1,14 +1,18 @@
 // What holds for every mixer, as functions of one that makes it. The mixers made must be small: gradients are compared
-// with central differences, element by element.
+// with central differences.
 #pragma once
 
 #include <algorithm>
 #include <memory>
 
+#include "ovq/nn/attention_heads.h"
 #include "ovq/nn/mixer.h"
 #include "tests/nn/tensor_checks.h"
 
 namespace ovq::nn::test {
+
+inline constexpr HeadOptions kHeads = {.width = 6, .heads = 2, .head_dim = 4};
+inline constexpr HeadOptions kGrouped = {.width = 6, .heads = 4, .kv_heads = 2, .head_dim = 4};
 
 using MakeMixer = std::function<std::shared_ptr<Mixer>()>;
 

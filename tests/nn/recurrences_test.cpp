@@ -24,7 +24,6 @@ struct Recurrence {
   std::function<RecurrenceResult(const Tensors&, int64_t chunk)> by_chunks, by_tokens;
 };
 
-const auto kDouble = at::TensorOptions().dtype(at::kDouble);
 Tensor normal(at::IntArrayRef shape) { return at::randn(shape, kDouble); }
 Tensor unit(at::IntArrayRef shape) { return l2n(normal(shape)); }
 

@@ -12,6 +12,18 @@ namespace ovq::nn::test {
 
 using at::Tensor;
 
+inline const auto kDouble = at::TensorOptions().dtype(at::kDouble);
+
+// What the std::invalid_argument that `make` throws says.
+inline std::string message_of(const std::function<void()>& make) {
+  try {
+    make();
+  } catch (const std::invalid_argument& error) {
+    return error.what();
+  }
+  return "nothing thrown";
+}
+
 // |actual - expected| <= tolerance * max(1, max |expected|). Shapes must agree; NaN and infinities fail.
 inline testing::AssertionResult close(const Tensor& actual, const Tensor& expected, double tolerance) {
   if (!actual.defined() || !expected.defined()) return testing::AssertionFailure() << "undefined tensor";
@@ -55,8 +67,9 @@ struct Named {
   Tensor tensor;  // double
 };
 
-// Gradients of weighted_sum(function()) by autograd and by central differences of fourth order. The inputs are leaves
-// that `function` reads; they are changed in place and put back. No gradient counts as zeros.
+// Gradients of weighted_sum(function()) by autograd, against central differences of fourth order along a few random
+// directions of each input: every element takes part in each, and a wrong one shows in all of them. The inputs are
+// leaves that `function` reads; they are changed in place and put back. No gradient counts as zeros.
 inline void expect_gradients(const std::vector<Named>& inputs, const std::function<std::vector<Tensor>()>& function,
                              double tolerance = 1e-7, double step = 1e-4) {
   std::vector<Tensor> leaves;
@@ -64,19 +77,20 @@ inline void expect_gradients(const std::vector<Named>& inputs, const std::functi
   const auto gradients = torch::autograd::grad({weighted_sum(function())}, leaves, {}, false, false, true);
   const torch::NoGradGuard no_grad;
   for (size_t i = 0; i < inputs.size(); ++i) {
-    const Tensor flat = leaves[i].detach().view({-1}), numeric = at::empty_like(flat);
-    for (int64_t element = 0; element < flat.numel(); ++element) {
-      const double value = flat[element].item<double>();
-      const auto at = [&](double x) {
-        flat[element].fill_(x);
+    const Tensor value = leaves[i].detach(), original = value.clone();
+    const Tensor gradient = gradients[i].defined() ? gradients[i] : at::zeros_like(original);
+    ASSERT_EQ(gradient.sizes(), original.sizes()) << "gradient of " << inputs[i].name;
+    for (int direction = 0; direction < 4; ++direction) {
+      const Tensor drawn = at::randn_like(original), along = drawn / drawn.norm();
+      const auto at = [&](double distance) {
+        value.copy_(original + distance * along);
         return weighted_sum(function()).item<double>();
       };
-      const double near = at(value + step) - at(value - step), far = at(value + 2 * step) - at(value - 2 * step);
-      flat[element].fill_(value);
-      numeric[element].fill_((8 * near - far) / (12 * step));
+      const double near = at(step) - at(-step), far = at(2 * step) - at(-2 * step);
+      value.copy_(original);
+      const Tensor numeric = at::scalar_tensor((8 * near - far) / (12 * step), original.options());
+      EXPECT_TRUE(close((gradient * along).sum(), numeric, tolerance)) << "gradient of " << inputs[i].name;
     }
-    const Tensor gradient = gradients[i].defined() ? gradients[i].reshape({-1}) : at::zeros_like(flat);
-    EXPECT_TRUE(close(gradient, numeric, tolerance)) << "gradient of " << inputs[i].name;
   }
 }
 

@@ -10,8 +10,6 @@
 namespace ovq::nn::test {
 namespace {
 
-const auto kDouble = at::TensorOptions().dtype(at::kDouble);
-
 Tensor unit_rows(at::IntArrayRef shape) { return l2n(at::randn(shape, kDouble), 1e-12); }
 
 TEST(VqAttentionForms, LinearEqualsQuadratic) {

@@ -1,0 +1,108 @@
+// What holds for every mixer, over all of them with all their options.
+#include "ovq/nn/attention.h"
+#include "ovq/nn/gated_delta_net.h"
+#include "ovq/nn/linear_attention_mixer.h"
+#include "ovq/nn/mamba2.h"
+#include "ovq/nn/mesa_net.h"
+#include "ovq/nn/ovq_attention.h"
+#include "ovq/nn/vq_attention.h"
+#include "tests/nn/mixer_checks.h"
+
+namespace ovq::nn::test {
+namespace {
+
+using kernels::Growth;
+using kernels::NewCentroids;
+using kernels::OvqOptions;
+
+struct NamedCase {
+  std::string name;
+  MixerCase mixer;
+};
+
+void PrintTo(const NamedCase& x, std::ostream* out) { *out << x.name; }
+
+int64_t width_of(const auto& options) {
+  if constexpr (requires { options.width; }) {
+    return options.width;
+  } else {
+    return options.heads.width;
+  }
+}
+
+template <class Made, class Options>
+NamedCase named_case(const std::string& name, const Options& options) {
+  return {name,
+          {.make =
+               [options] {
+                 const auto mixer = std::make_shared<Made>(options);
+                 mixer->eval();
+                 return mixer;
+               },
+           .width = width_of(options)}};
+}
+
+// Dictionaries that fill up within the 130 tokens of the checks; gradient checks see a few chunks of them.
+NamedCase ovq_case(const std::string& name, OvqAttentionOptions options) {
+  if (options.heads.width == 0) options.heads = kHeads;
+  options.dictionary.chunk = 4;
+  if (options.dictionary.centroids == OvqOptions{}.centroids) options.dictionary.centroids = 6;
+  NamedCase made = named_case<OvqAttention>(name, options);
+  made.mixer.gradient_time = 10;
+  return made;
+}
+
+std::vector<NamedCase> every_mixer() {
+  std::vector<NamedCase> all = {
+      named_case<Attention>("Full", AttentionOptions{.heads = kHeads}),
+      named_case<Attention>("FullRope", AttentionOptions{.heads = kHeads, .rope = true}),
+      named_case<Attention>("Grouped", AttentionOptions{.heads = kGrouped, .rope = true}),
+      named_case<Attention>("Window", AttentionOptions{.heads = kHeads, .window = 5}),
+      named_case<Attention>("WindowRope", AttentionOptions{.heads = kGrouped, .window = 64, .rope = true}),
+      named_case<Attention>("WindowOfOne", AttentionOptions{.heads = kHeads, .window = 1}),
+      ovq_case("Ovq", {}),
+      ovq_case("OvqGrouped", {.heads = kGrouped}),
+      ovq_case("OvqRope", {.dictionary = {.rope = true}}),
+      ovq_case("OvqShift", {.value_shift = true}),
+      ovq_case("OvqConvolution", {.convolution = true}),
+      ovq_case("OvqEverything",
+               {.heads = kGrouped, .dictionary = {.rope = true}, .value_shift = true, .convolution = true}),
+      ovq_case("OvqLinearGrowth", {.dictionary = {.growth = Growth::linear, .total_tokens = 100}}),
+      ovq_case("OvqAllGrowth", {.dictionary = {.growth = Growth::all}}),
+      ovq_case("OvqRandom", {.dictionary = {.new_centroids = NewCentroids::random, .seed = 3}}),
+      ovq_case("OvqConstantRate", {.dictionary = {.rate = 0.025f}}),
+      ovq_case("OvqNormalize", {.dictionary = {.normalize = true}}),
+      ovq_case("OvqEveryKey", {.dictionary = {.centroids = int64_t{1} << 20}}),
+      named_case<LinearAttentionMixer>(
+          "LinearAttentionMixer", LinearAttentionMixerOptions{.width = 6, .heads = 2, .key_dim = 4, .value_dim = 3}),
+      named_case<GatedDeltaNet>("GatedDeltaNet",
+                                GatedDeltaNetOptions{.width = 6, .heads = 2, .key_dim = 4, .value_dim = 3}),
+      named_case<Mamba2>("Mamba2", Mamba2Options{.width = 6, .head_dim = 3, .expand = 2, .state = 4, .groups = 2}),
+      named_case<MesaNet>("MesaNet", MesaNetOptions{.width = 6, .heads = 2, .key_dim = 4, .value_dim = 3}),
+  };
+  for (const VqForm form : {VqForm::quadratic, VqForm::linear}) {
+    all.push_back(
+        named_case<VqAttention>(form == VqForm::linear ? "VqLinear" : "VqQuadratic",
+                                VqAttentionOptions{.heads = kGrouped, .codewords = 5, .chunk = 4, .form = form}));
+    all.back().mixer.gradient_time = 10;
+  }
+  return all;
+}
+
+class Mixers : public testing::TestWithParam<NamedCase> {};
+
+TEST_P(Mixers, StepsEqualForward) { expect_steps_equal_forward(GetParam().mixer); }
+TEST_P(Mixers, FloatCalibrated) { expect_float_calibrated(GetParam().mixer); }
+TEST_P(Mixers, PiecesEqualWhole) { expect_pieces_equal_whole(GetParam().mixer); }
+TEST_P(Mixers, Gradients) { expect_mixer_gradients(GetParam().mixer); }
+TEST_P(Mixers, Causal) { expect_causal(GetParam().mixer); }
+TEST_P(Mixers, BatchInvariant) { expect_batch_invariant(GetParam().mixer); }
+TEST_P(Mixers, PackedEqualAlone) { expect_packed_equal_alone(GetParam().mixer); }
+TEST_P(Mixers, StateBytes) { expect_state_bytes(GetParam().mixer); }
+TEST_P(Mixers, ClonesIndependent) { expect_clones_independent(GetParam().mixer); }
+TEST_P(Mixers, BadInputThrows) { expect_bad_input_throws(GetParam().mixer); }
+
+INSTANTIATE_TEST_SUITE_P(, Mixers, testing::ValuesIn(every_mixer()), [](const auto& info) { return info.param.name; });
+
+}  // namespace
+}  // namespace ovq::nn::test
