@@ -22,10 +22,13 @@ Report run_kernels(const RunOptions& options) {
   report.read_bandwidth = measure_read_bandwidth(report.read_bytes, threads, options.quick ? 5 : 20);
 
   Runner runner(options);
-  run_ovq_cases(runner);
-  run_baseline_cases(runner);
-  run_decode_case(runner);
-  run_attention_cases(runner);
+  for (int pass = 0; pass < runner.passes(); ++pass) {
+    runner.begin_pass();
+    run_ovq_cases(runner);
+    run_baseline_cases(runner);
+    run_decode_case(runner);
+    run_attention_cases(runner);
+  }
 
   report.fma_peak_after = measure_fma_peak(threads, peak_seconds);
   report.fma_peak = std::max(report.fma_peak_before, report.fma_peak_after);

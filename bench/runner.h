@@ -1,4 +1,5 @@
-// Runs benchmark cases one after another: first the check against the reference, then, only if it held, the clock.
+// Runs benchmark cases: first the check against the reference, then, only if it held, the clock. The cases take turns
+// in several passes, so that a busy neighbour of some seconds does not spoil all rounds of one of them.
 #pragma once
 
 #include <functional>
@@ -31,11 +32,14 @@ class Runner {
  public:
   explicit Runner(const RunOptions& options) : options_(options) {}
 
+  int passes() const { return quick() ? 1 : 3; }
+  void begin_pass() { comparisons_.clear(); }
+
   bool quick() const { return options_.quick; }
   bool wanted(const std::string& name) const { return options_.wanted(name); }
 
   // `check` throws Mismatch if the code under test is wrong; `measure` fills in everything but the name. Nothing
-  // happens if the case is not wanted.
+  // happens if the case is not wanted. Later passes only add rounds, and only to cases that are nothing but a timing.
   void run(const std::string& name, const std::function<void()>& check, const std::function<CaseResult()>& measure);
 
   // One call to warm up and to see what the kernels allocate, then timed ones.
