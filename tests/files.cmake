@@ -7,6 +7,7 @@ add_executable(files_test
   files/safetensors_test.cpp
   files/safetensors_hostile_test.cpp)
 target_link_libraries(files_test PRIVATE ovq::files GTest::gtest GTest::gtest_main)
+ovq_unite_sources(files_test)
 add_executable(files_memory_test files/memory_test.cpp)  # has an operator new of its own
 target_link_libraries(files_memory_test PRIVATE ovq::files GTest::gtest GTest::gtest_main)
 foreach(name files_test files_memory_test)
