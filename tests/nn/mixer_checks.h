@@ -164,7 +164,9 @@ inline void expect_packed_equal_alone(const MixerCase& x) {
   const auto actual = gradients(packed), expected = gradients(alone);
   for (size_t i = 0; i < leaves.size(); ++i) {
     ASSERT_EQ(actual[i].defined(), expected[i].defined());
-    if (expected[i].defined()) EXPECT_TRUE(close(actual[i], expected[i], x.tolerance));
+    if (expected[i].defined()) {
+      EXPECT_TRUE(close(actual[i], expected[i], x.tolerance));
+    }
   }
 }
 
