@@ -1,0 +1,26 @@
+#!/usr/bin/env bash
+# What `ovq completion bash` prints completes commands, commands of commands, and options.
+set -Eeuo pipefail
+ovq=$1
+source <("$ovq" completion bash)
+failures=0
+
+expect() {  # the completions, in order; the words typed so far
+  local wanted=$1
+  shift
+  COMP_WORDS=(ovq "$@") COMP_CWORD=$#
+  COMPREPLY=()
+  _ovq
+  if [[ ${COMPREPLY[*]} != "$wanted" ]]; then
+    echo "FAILED: ovq $* -> '${COMPREPLY[*]}'; expected '$wanted'"
+    failures=$((failures + 1))
+  fi
+}
+
+expect "bench" ben
+expect "kernels" bench k
+expect "--threads" bench kernels --th
+expect "--resume" train --task recall --res
+expect "" train nothing-like-it
+
+exit $((failures > 0))
