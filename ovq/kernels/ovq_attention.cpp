@@ -71,10 +71,10 @@ void forward_head(const OvqInputs& in, const OvqOutputs& out, const OvqSequence&
       lse = {out.lse.row(sequence.tokens.batch, first, kv_head * group), out.lse.time_stride, out.lse.head_stride};
     }
     const int64_t next = std::min(chunk, run.end() - run.position() - count);
-    const auto rows = [&](const auto& view) {
+    const auto rows_of = [&](const auto& view) {
       return upcoming(view, sequence.tokens.batch, first + count, next, kv_head, in.k.heads);
     };
-    const Upcoming ahead[] = {rows(in.q), rows(in.k), rows(in.v), rows(out.o)};
+    const Upcoming ahead[] = {rows_of(in.q), rows_of(in.k), rows_of(in.v), rows_of(out.o)};
     read_piece(run, count, o, lse, ahead, memory.team);
     if (!run.advance(count)) continue;
 

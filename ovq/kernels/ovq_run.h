@@ -42,6 +42,7 @@ std::shared_ptr<const RotaryTable> make_rotary(const OvqInputs& inputs, const st
 // first.
 template <class T>
 Upcoming upcoming(const View<T>& view, int64_t batch, int64_t first, int64_t count, int64_t kv_head, int64_t kv_heads) {
+  if (count == 0) return {};
   const int64_t group = view.heads / kv_heads;
   const bool together = view.head_stride == view.dim;
   return {view.row(batch, first, kv_head * group), view.time_stride, count, together ? group * view.dim : view.dim};

@@ -281,6 +281,21 @@ TEST_P(Attention, FutureNeverChangesThePast) {
   }
 }
 
+// What is not a number shows in every row that sees it, and in no other.
+TEST_P(Attention, NanInOneKeyReachesTheRowsThatSeeIt) {
+  for (const int64_t window : {0, 40}) {
+    AttentionProblem problem({.queries = 150, .query_heads = 2, .window = window});
+    problem.k.row(0, 30, 0)[3] = std::numeric_limits<float>::quiet_NaN();
+    const AttentionValues<float> values = run(problem);
+    for (int64_t t = 0; t < 150; ++t) {
+      const bool sees = t >= 30 && (window == 0 || t - 30 < window);
+      for (int64_t i = t * 2 * 16; i < (t + 1) * 2 * 16; ++i) {
+        ASSERT_EQ(std::isnan(values.o[i]), sees) << "window " << window << ", row " << t;
+      }
+    }
+  }
+}
+
 TEST_P(Attention, LogSumExpMayBeAbsent) {
   const AttentionProblem problem({.queries = 50});
   const Tensor o({1, 50, 1, 16});

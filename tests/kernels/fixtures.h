@@ -58,8 +58,8 @@ std::vector<float> dense(View<T> view) {
   return values;
 }
 
-// Elements start as NaN. What lies between and around them is another NaN, which must never change. Under
-// AddressSanitizer nothing lies around them, so that it sees reads out of bounds too.
+// Elements start as NaN. What lies between and around them is another NaN, which must never change. Where
+// AddressSanitizer watches the kernels nothing lies around them, so that it sees reads out of bounds too.
 class Tensor {
  public:
   Tensor() = default;
@@ -130,7 +130,7 @@ class Tensor {
   }
 
  private:
-#ifdef __SANITIZE_ADDRESS__
+#ifdef OVQ_KERNELS_SEE_ADDRESSES
   static constexpr int64_t kFence = 0;
 #else
   static constexpr int64_t kFence = 32;

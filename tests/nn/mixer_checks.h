@@ -1,5 +1,4 @@
-// What holds for every mixer, as functions of one that makes it. The mixers made must be small: gradients are compared
-// with central differences.
+// What holds for every mixer, as functions of one that makes it.
 #pragma once
 
 #include <algorithm>
@@ -19,7 +18,7 @@ using MakeMixer = std::function<std::shared_ptr<Mixer>()>;
 struct MixerCase {
   MakeMixer make;
   int64_t width = 8;
-  int64_t gradient_time = 6;    // tokens of the gradient check, which is slow
+  int64_t gradient_time = 6;    // tokens of the gradient check
   double tolerance = 1e-9;      // in double, relative to the largest element
   double float_floor = 2e-6;    // error always allowed in float
   bool exact_causality = true;  // the future leaves past outputs as they are, bit for bit

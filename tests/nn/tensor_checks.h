@@ -68,8 +68,8 @@ struct Named {
 };
 
 // Gradients of weighted_sum(function()) by autograd, against central differences of fourth order along a few random
-// directions of each input: every element takes part in each, and a wrong one shows in all of them. The inputs are
-// leaves that `function` reads; they are changed in place and put back. No gradient counts as zeros.
+// directions of each input, in which every element takes part. The inputs are leaves that `function` reads; they are
+// changed in place and put back. No gradient counts as zeros.
 inline void expect_gradients(const std::vector<Named>& inputs, const std::function<std::vector<Tensor>()>& function,
                              double tolerance = 1e-7, double step = 1e-4) {
   std::vector<Tensor> leaves;

@@ -17,8 +17,14 @@ namespace hn = hwy::HWY_NAMESPACE;
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE V exp2(D d, V x) {
   const hn::RebindToSigned<D> di;
-  // 2^-127 has a zero exponent, which makes it 0 below. With the bound first, Max keeps a NaN.
-  x = hn::Max(hn::Set(d, -127.0f), x);
+  // 2^-127 has a zero exponent, which makes it 0 below. NaN must stay NaN: of two operands x86's maximum then takes the
+  // second, elsewhere Max may drop it.
+  const V lowest = hn::Set(d, -127.0f);
+#if HWY_ARCH_X86 && HWY_TARGET != HWY_SCALAR && HWY_TARGET != HWY_EMU128
+  x = hn::Max(lowest, x);
+#else
+  x = hn::IfThenElse(hn::Lt(x, lowest), lowest, x);
+#endif
   // Adding 1.5 * 2^23 leaves round(x) in the low bits of the sum.
   const V magic = hn::Set(d, 12582912.0f);
   const V shifted = hn::Add(x, magic);

@@ -116,7 +116,7 @@ HWY_INLINE void query_rows(const Reading& reading, int64_t first, int64_t count,
   }
 }
 
-// Brings the rows that the next block begins with into L2, spread over the products of this one: fetched all at once,
+// Brings the rows that the next chunk begins with into L2, spread over the products of this one: fetched all at once,
 // most of them would exceed the misses a core can have under way, and be dropped. The dictionary needs no such help, as
 // it is read from front to back.
 class Ahead {
