@@ -93,13 +93,12 @@ CaseResult measure(const OvqOptions& options, bool quick) {
     all.insert(all.end(), position.begin(), position.end());
     slowest_position = std::max(slowest_position, median(position));
   }
-  const double typical = median(all);
   const double bandwidth = median_read_bandwidth(states, quick ? 5 : 20);
   const double best_bandwidth =
       measure_read_bandwidth(dictionary_memory(states), kernels::max_threads(), quick ? 5 : 20);
 
-  CaseResult result{.bytes_allocated = allocated};
-  result.timing = {*std::min_element(all.begin(), all.end()), typical, static_cast<int>(all.size())};
+  CaseResult result{.timing = summary(all), .bytes_allocated = allocated};
+  const double typical = result.timing.median;
   result.figures = {
       {"states taking turns", static_cast<double>(states.size()), ""},
       {"dictionary", bytes, "bytes"},

@@ -22,7 +22,7 @@ Line cells(const OpsCase& result) {
 }
 
 nlohmann::ordered_json to_json(const Timing& timing) {
-  return {{"seconds_best", timing.best}, {"seconds_median", timing.median}, {"rounds", timing.rounds}};
+  return {{"seconds_best", timing.best}, {"seconds_median", timing.median}, {"rounds", timing.seconds.size()}};
 }
 
 nlohmann::ordered_json to_json(const OpsCase& result) {

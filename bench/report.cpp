@@ -56,7 +56,7 @@ nlohmann::ordered_json to_json(const Report& report, const CaseResult& result) {
   }
   json["seconds_best"] = result.timing.best;
   json["seconds_median"] = result.timing.median;
-  json["rounds"] = result.timing.rounds;
+  json["rounds"] = result.timing.seconds.size();
   if (result.flops > 0) {
     json["flops"] = result.flops;
     json["gflops_per_second"] = result.flops / result.timing.best * 1e-9;

@@ -36,13 +36,11 @@ struct Repetition {
 
 struct Timing {
   double best = 0, median = 0;
-  int rounds = 0;
   std::vector<double> seconds;  // of each round
 };
 
 inline Timing summary(const std::vector<double>& seconds) {
-  return {*std::min_element(seconds.begin(), seconds.end()), median(seconds), static_cast<int>(seconds.size()),
-          seconds};
+  return {*std::min_element(seconds.begin(), seconds.end()), median(seconds), seconds};
 }
 
 // Rounds of several kinds of work in turn, so that what disturbs the machine disturbs all of them.

@@ -43,7 +43,7 @@ Trained in $((trained - start)) s, tested in $((SECONDS - trained)) s. The runs,
 
 Next:
   $ovq eval $runs/sw-ovq --lengths 4096 --centroids 2048      other lengths and dictionaries
-  $ovq train --task recall --scale small --model sw-ovq       a larger model (about a quarter of an hour)
+  $ovq train --task recall --scale small --model sw-ovq       a larger model
   $ovq tasks recall                                           what the task looks like
   $ovq bench kernels --quick                                  the kernels against this machine's peak
 END

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Trains sw-nope and sw-ovq on recall at the small scale with three seeds each, tests them up to 16 times the training
-# length, and writes results/recall-small.json. About three quarters of an hour on two cores; what is finished is not done again.
+# length, and writes results/recall-small.json. About an hour on two cores; what is finished is not done again.
 # Usage: scripts/recall-small.sh [DIR]; DIR (runs/recall-small) receives the runs; OVQ is the program.
 set -euo pipefail
 cd "$(dirname "$0")/.."

@@ -20,7 +20,7 @@ ovq_add_torch_test(train_memory_test ovq::train train/memory_test.cpp)  # has a 
 if(OVQ_BUILD_CLI)
   add_test(NAME cli.kill_resume
     COMMAND ${PROJECT_SOURCE_DIR}/scripts/kill-resume.sh --ovq $<TARGET_FILE:ovq> --kills 6 --steps 40)
-  add_test(NAME cli.errors COMMAND ${CMAKE_CURRENT_LIST_DIR}/train/cli_errors.sh $<TARGET_FILE:ovq>)
+  add_test(NAME cli.errors COMMAND ${CMAKE_CURRENT_LIST_DIR}/cli/errors.sh $<TARGET_FILE:ovq>)
   add_test(NAME cli.completion COMMAND ${CMAKE_CURRENT_LIST_DIR}/cli/completion.sh $<TARGET_FILE:ovq>)
   set_tests_properties(cli.kill_resume cli.errors PROPERTIES TIMEOUT 300 COST 15 ENVIRONMENT OMP_WAIT_POLICY=PASSIVE)
 endif()
