@@ -132,7 +132,8 @@ HWY_NOINLINE void backward_pack(const BackwardBlock& block, Workspace& shared) {
 
 // P and dS of one panel and the keys of a tile, in its lanes of the weights; zero where a row may not see the key
 HWY_NOINLINE void probabilities(const Reading& reading, const PackedBlock& packed, int64_t panel, const KeyRun& keys,
-                                int64_t tile, const TileRange& range, float* HWY_RESTRICT p, float* HWY_RESTRICT ds) {
+                                int64_t tile, const TileRange& range, float* HWY_RESTRICT p, float* HWY_RESTRICT ds,
+                                Ahead& ahead) {
   const PanelTag d;
   const float* q = packed.q + panel * reading.key_dim * kPanel;
   const float* d_o = packed.d_o + panel * reading.value_dim * kPanel;
@@ -141,8 +142,9 @@ HWY_NOINLINE void probabilities(const Reading& reading, const PackedBlock& packe
   const float* delta = packed.delta + panel * kPanel;
   const int64_t begin = range.begin, key_dim = reading.key_dim, value_dim = reading.value_dim;
   const KeyRun run_of_keys = keys;
-  for_row_runs(range.end - range.begin, [=](auto run, int64_t first) HWY_ATTR {
+  for_row_runs(range.end - range.begin, [=, &ahead](auto run, int64_t first) HWY_ATTR {
     constexpr int R = run;
+    ahead.fetch();
     const KeyRun& keys = run_of_keys;
     const int64_t key = begin + first;
     const int64_t index = tile + key;
@@ -263,6 +265,19 @@ HWY_NOINLINE void backward_tile(const BackwardBlock& block, const Workspace& sha
   float* p = own.scores.ensure(2 * kBackwardTile * kWeightStride);
   float* ds = p + kBackwardTile * kWeightStride;
   PanelKeys panel_keys[kBlockRows / kPanel];
+  // While the probabilities are computed, the gradients they go to are fetched; while those are summed, the next tile.
+  const bool far = beyond_cache(reading, keys.count, 2);
+  const int64_t runs = count / kRun;
+  Ahead gradients_ahead, keys_ahead;
+  if (far) {
+    const KeyRun sums{gradient.keys, gradient.values, nullptr, gradient.key_stride, gradient.value_stride};
+    gradients_ahead.add(reading, sums, tile, count);
+    keys_ahead.add(reading, keys, tile + count, std::min(kBackwardTile, keys.count - tile - count));
+  }
+  if (in_dictionary) keys_ahead.add_share(block.upcoming, tile, tile + count, keys.count);
+  gradients_ahead.spread(packed.panels * runs);
+  keys_ahead.spread((padded(reading.key_dim) + padded(reading.value_dim)) / kPanel * runs);
+
   int64_t begin = count, end = 0;
   for (int64_t panel = 0; panel < packed.panels; ++panel) {
     const int64_t first_row = block.first_row + panel * kPanel;
@@ -282,15 +297,13 @@ HWY_NOINLINE void backward_tile(const BackwardBlock& block, const Workspace& sha
     // A run of keys may reach beyond what the panel sees.
     clear_weights(panel_p, panel_ds, 0, range.begin);
     clear_weights(panel_p, panel_ds, range.end, count);
-    probabilities(reading, packed, panel, keys, tile, range, panel_p, panel_ds);
+    probabilities(reading, packed, panel, keys, tile, range, panel_p, panel_ds, gradients_ahead);
     query_gradient(keys, tile, range, reading.key_dim, panel_ds, panel_d_q, add);
   }
-  const int64_t runs = (padded(reading.key_dim) + padded(reading.value_dim)) / kPanel * (count / kRun);
-  Ahead ahead(in_dictionary ? block.upcoming : std::span<const Upcoming>(), tile, tile + count, keys.count, runs);
   key_gradient(p, packed.d_o_columns, packed.rows, reading.value_dim, begin, end, panel_keys, packed.panels,
-               gradient.values + tile * gradient.value_stride, gradient.value_stride, ahead);
+               gradient.values + tile * gradient.value_stride, gradient.value_stride, keys_ahead);
   key_gradient(ds, packed.beta_q_columns, packed.rows, reading.key_dim, begin, end, panel_keys, packed.panels,
-               gradient.keys + tile * gradient.key_stride, gradient.key_stride, ahead);
+               gradient.keys + tile * gradient.key_stride, gradient.key_stride, keys_ahead);
 }
 
 HWY_NOINLINE void backward_finish(const BackwardBlock& block, const Workspace& shared, const float* d_q) {

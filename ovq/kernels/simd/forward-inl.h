@@ -118,7 +118,7 @@ struct ForwardPanel {
 
 // scores[key][lane] of the keys [begin, end) and their maximum over all of them
 HWY_NOINLINE void score_tile(const ForwardPanel& panel, const KeyRun& keys, int64_t tile, int64_t begin, int64_t end,
-                             int64_t dim, float* HWY_RESTRICT scores, PanelVector (&max)[kVectors]) {
+                             int64_t dim, float* HWY_RESTRICT scores, PanelVector (&max)[kVectors], Ahead& ahead) {
   const PanelTag d;
   const float* first = keys.keys + (tile + begin) * keys.key_stride;
   const float* log_counts = keys.log_counts == nullptr ? nullptr : keys.log_counts + tile + begin;
@@ -127,8 +127,9 @@ HWY_NOINLINE void score_tile(const ForwardPanel& panel, const KeyRun& keys, int6
   const int64_t stride = keys.key_stride;
   float* to = scores + begin * kPanel;
   // By value: what the stores below might alias would be loaded again after each of them.
-  for_row_runs(end - begin, [=, &max](auto run, int64_t key) HWY_ATTR {
+  for_row_runs(end - begin, [=, &max, &ahead](auto run, int64_t key) HWY_ATTR {
     constexpr int R = run;
+    ahead.fetch();
     PanelVector acc[R][kVectors];
     set_zero(acc);
     multiply_add(q, first + key * stride, stride, 1, dim, acc);
@@ -233,11 +234,11 @@ HWY_NOINLINE void accumulate_values(const ForwardPanel& panel, const KeyRun& key
 }
 
 HWY_NOINLINE void read_tile(const Reading& reading, const ForwardPanel& panel, const KeyRun& keys, int64_t tile,
-                            const TileRange& range, float* scores) {
+                            const TileRange& range, float* scores, Ahead& ahead) {
   const PanelTag d;
   PanelVector max[kVectors], rescale[kVectors];
   for (int x = 0; x < kVectors; ++x) max[x] = hn::Set(d, kLowest);
-  score_tile(panel, keys, tile, range.begin, range.end, reading.key_dim, scores, max);
+  score_tile(panel, keys, tile, range.begin, range.end, reading.key_dim, scores, max, ahead);
   if (range.masked()) mask_tile(range, scores, max);
   softmax_tile(panel, range.begin, range.end, max, scores, rescale);
   accumulate_values(panel, keys, tile, range, reading.value_dim, scores, rescale);
@@ -354,12 +355,16 @@ HWY_NOINLINE void forward_panels(const ForwardBlock& block, Workspace& workspace
     }
   }
 
+  bool far = beyond_cache(reading, reading.dictionary.count, 1);
   for (int64_t tile = 0; tile < reading.dictionary.count; tile += kTile) {
     const KeyRun& keys = reading.dictionary;
     const int64_t count = std::min(kTile, keys.count - tile);
     const TileRange range = TileRange::all(count);
-    Ahead ahead(block.upcoming, tile, tile + count, keys.count, search_panels * (count / kRun));
-    for (int64_t p = 0; p < panels; ++p) read_tile(reading, panel_at(p), keys, tile, range, scores);
+    Ahead ahead;
+    if (far) ahead.add(reading, keys, tile + count, std::min(kTile, keys.count - tile - count));
+    ahead.add_share(block.upcoming, tile, tile + count, keys.count);
+    ahead.spread((panels + search_panels) * (count / kRun));
+    for (int64_t p = 0; p < panels; ++p) read_tile(reading, panel_at(p), keys, tile, range, scores, ahead);
     for (int64_t p = 0; p < search_panels; ++p) {
       search_tile(search_memory + p * search_floats, keys, tile, count, dim, search_similarity(p), search_centroid(p),
                   ahead);
@@ -367,12 +372,17 @@ HWY_NOINLINE void forward_panels(const ForwardBlock& block, Workspace& workspace
   }
   const int64_t first_tile = panels == 0 ? 0 : reading.first(block.first_row) / kTile * kTile;
   const int64_t window_end = panels == 0 ? 0 : reading.last(block.first_row + block.rows - 1) + 1;
+  far = beyond_cache(reading, window_end - first_tile, 1);
   for (int64_t tile = first_tile; tile < window_end; tile += kTile) {
-    const int64_t count = std::min(kTile, reading.window.count - tile);
+    const KeyRun& keys = reading.window;
+    const int64_t count = std::min(kTile, keys.count - tile);
+    Ahead ahead;
+    if (far) ahead.add(reading, keys, tile + count, std::min(kTile, window_end - tile - count));
+    ahead.spread(panels * (count / kRun));
     for (int64_t p = 0; p < panels; ++p) {
       const ForwardPanel panel = panel_at(p);
       const TileRange range = window_range(reading, panel.first_row, panel.rows, tile, count);
-      if (!range.empty()) read_tile(reading, panel, reading.window, tile, range, scores);
+      if (!range.empty()) read_tile(reading, panel, keys, tile, range, scores, ahead);
     }
   }
 

@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
+#include <span>
 
 #include "hwy/highway.h"
 #include "ovq/kernels/read_kernels.h"
@@ -116,47 +117,58 @@ HWY_INLINE void query_rows(const Reading& reading, int64_t first, int64_t count,
   }
 }
 
-// Brings the rows that the next chunk begins with into L2, spread over the products of this one: fetched all at once,
-// most of them would exceed the misses a core can have under way, and be dropped. The dictionary needs no such help, as
-// it is read from front to back.
+// Brings rows into L2 before they are read, spread over the products in between: fetched all at once, most of them
+// would exceed the misses a core can have under way, and be dropped.
 class Ahead {
  public:
-  // The share [begin, end) of `total` of the rows, in `calls` calls of fetch().
-  Ahead(std::span<const Upcoming> upcoming, int64_t begin, int64_t end, int64_t total, int64_t calls)
-      : upcoming_(upcoming), begin_(begin), end_(end), total_(total) {
+  void add(const Upcoming& rows) {
+    if (rows.count > 0 && added_ < kMost) list_[added_++] = rows;
+  }
+  // The keys [first, first + count) and their values
+  void add(const Reading& reading, const KeyRun& keys, int64_t first, int64_t count) {
+    add({keys.keys + first * keys.key_stride, keys.key_stride, count, reading.key_dim});
+    add({keys.values + first * keys.value_stride, keys.value_stride, count, reading.value_dim});
+  }
+  // The share [begin, end) of `total` of each
+  void add_share(std::span<const Upcoming> all, int64_t begin, int64_t end, int64_t total) {
+    for (const Upcoming& rows : all) {
+      const int64_t first = rows.count * begin / total;
+      add({rows.data + first * rows.stride, rows.stride, rows.count * end / total - first, rows.dim});
+    }
+  }
+  // All of it in `calls` calls of fetch().
+  void spread(int64_t calls) {
     int64_t rows = 0;
-    for (const Upcoming& next : upcoming) rows += next.count * end / total - next.count * begin / total;
+    for (int i = 0; i < added_; ++i) rows += list_[i].count;
     per_call_ = calls > 0 ? (rows + calls - 1) / calls : 0;
-    enter();
   }
 
   HWY_INLINE void fetch() {
-    for (int64_t i = 0; i < per_call_ && !upcoming_.empty(); ++i) {
-      const Upcoming& next = upcoming_.front();
-      const float* row = next.data + row_ * next.stride;
-      for (int64_t j = 0; j < next.dim; j += kLine) __builtin_prefetch(row + j, 0, 2);
-      if (++row_ == last_) {
-        upcoming_ = upcoming_.subspan(1);
-        enter();
+    for (int64_t i = 0; i < per_call_ && now_ < added_; ++i) {
+      const Upcoming& rows = list_[now_];
+      const float* row = rows.data + row_ * rows.stride;
+      for (int64_t j = 0; j < rows.dim; j += kLine) __builtin_prefetch(row + j, 0, 2);
+      if (++row_ == rows.count) {
+        row_ = 0;
+        ++now_;
       }
     }
   }
 
  private:
   static constexpr int64_t kLine = 64 / sizeof(float);
+  static constexpr int kMost = 12;
 
-  void enter() {
-    for (; !upcoming_.empty(); upcoming_ = upcoming_.subspan(1)) {
-      row_ = upcoming_.front().count * begin_ / total_;
-      last_ = upcoming_.front().count * end_ / total_;
-      if (row_ < last_) return;
-    }
-  }
-
-  std::span<const Upcoming> upcoming_;
-  int64_t begin_, end_, total_;
-  int64_t per_call_ = 0, row_ = 0, last_ = 0;
+  Upcoming list_[kMost];
+  int added_ = 0, now_ = 0;
+  int64_t per_call_ = 0, row_ = 0;
 };
+
+// Whether `copies` of `keys` keys and values are too large to stay in L2 from one block of rows to the next.
+inline bool beyond_cache(const Reading& reading, int64_t keys, int64_t copies) {
+  constexpr int64_t kCache = (768 << 10) / sizeof(float);
+  return copies * keys * (reading.key_dim + reading.value_dim) > kCache;
+}
 
 // `count` <= kPanel rows of a strided tensor as a panel; missing lanes are zero. `zeros` holds `dim` zeros.
 HWY_NOINLINE void pack_rows(const float* data, int64_t stride, int64_t count, int64_t dim, const float* zeros,
