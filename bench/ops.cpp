@@ -1,11 +1,11 @@
 #include "bench/ops.h"
 
 #include <fmt/format.h>
-#include <torch/torch.h>
 
 #include "bench/check.h"
 #include "bench/ops_problem.h"
 #include "bench/torch_memory.h"
+#include "ovq/ops/torch.h"
 
 namespace ovq::bench {
 namespace {

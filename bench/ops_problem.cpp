@@ -1,7 +1,6 @@
 #include "bench/ops_problem.h"
 
 #include <fmt/format.h>
-#include <torch/torch.h>
 
 #include "bench/check.h"
 #include "ovq/kernels/ovq_attention.h"
@@ -9,6 +8,7 @@
 #include "ovq/ops/ovq_attention.h"
 #include "ovq/ops/plain_attention.h"
 #include "ovq/ops/tensor_view.h"
+#include "ovq/ops/torch.h"
 
 namespace ovq::bench {
 namespace {

@@ -8,6 +8,8 @@ add_executable(files_test
   files/safetensors_hostile_test.cpp)
 target_link_libraries(files_test PRIVATE ovq::files GTest::gtest GTest::gtest_main)
 ovq_unite_sources(files_test)
+ovq_optimize_as_caller(files_test)
+ovq_leave_unsanitized(files_test)
 add_executable(files_memory_test files/memory_test.cpp)  # has an operator new of its own
 target_link_libraries(files_memory_test PRIVATE ovq::files GTest::gtest GTest::gtest_main)
 foreach(name files_test files_memory_test)

@@ -1,7 +1,7 @@
 // y = W_down (silu(W_gate x) * W_up x), no bias.
 #pragma once
 
-#include <torch/torch.h>
+#include "ovq/ops/torch.h"
 
 namespace ovq::nn {
 

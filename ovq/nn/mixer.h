@@ -1,12 +1,11 @@
 // What every sequence mixer has in common: one interface for training, prefill in pieces and decode.
 #pragma once
 
-#include <torch/torch.h>
-
 #include <map>
 #include <string>
 
 #include "ovq/ops/ovq_state.h"
+#include "ovq/ops/torch.h"
 
 namespace ovq::nn {
 

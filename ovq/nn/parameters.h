@@ -1,12 +1,11 @@
 // How the layers' parameters start, and checks of their options.
 #pragma once
 
-#include <torch/torch.h>
-
 #include <cmath>
 
 #include "ovq/kernels/error.h"
 #include "ovq/nn/short_convolution.h"
+#include "ovq/ops/torch.h"
 
 namespace ovq::nn {
 

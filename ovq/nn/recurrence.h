@@ -1,9 +1,8 @@
 // What the linear recurrences have in common: checks, dtypes, states.
 #pragma once
 
-#include <torch/torch.h>
-
 #include "ovq/kernels/error.h"
+#include "ovq/ops/torch.h"
 
 namespace ovq::nn {
 

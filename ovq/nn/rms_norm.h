@@ -5,7 +5,7 @@
 // dx = r (dy - y (y . dy)). Both are exact with the eps.
 #pragma once
 
-#include <torch/torch.h>
+#include "ovq/ops/torch.h"
 
 namespace ovq::nn {
 

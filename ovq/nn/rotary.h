@@ -1,7 +1,7 @@
 // Rotary position embedding: pairs (i, i + D/2) of a row at position p turn by the angle p base^(-2 i / D).
 #pragma once
 
-#include <torch/torch.h>
+#include "ovq/ops/torch.h"
 
 namespace ovq::nn {
 

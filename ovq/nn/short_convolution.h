@@ -3,7 +3,7 @@
 // Cost: 2 T C width flops forward, twice that backward; reads and writes each element once.
 #pragma once
 
-#include <torch/torch.h>
+#include "ovq/ops/torch.h"
 
 namespace ovq::nn {
 

@@ -8,7 +8,7 @@
 // No-use bonus: a codeword unused for m training steps gets `no_use` * m added to its similarity in the search.
 #pragma once
 
-#include <torch/torch.h>
+#include "ovq/ops/torch.h"
 
 namespace ovq::nn {
 

@@ -5,11 +5,11 @@
 // versions of torch, which a checkpoint cannot use.
 #pragma once
 
-#include <torch/torch.h>
-
 #include <map>
 #include <string>
 #include <vector>
+
+#include "ovq/ops/torch.h"
 
 namespace ovq::train {
 

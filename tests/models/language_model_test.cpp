@@ -1,6 +1,8 @@
 // Models as wholes: weights and states on disk, generation.
 #include "ovq/models/language_model.h"
 
+#include <torch/nn/utils/convert_parameters.h>
+
 #include <fstream>
 #include <nlohmann/json.hpp>
 

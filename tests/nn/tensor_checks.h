@@ -2,11 +2,12 @@
 #pragma once
 
 #include <gtest/gtest.h>
-#include <torch/torch.h>
 
 #include <functional>
 #include <string>
 #include <vector>
+
+#include "ovq/ops/torch.h"
 
 namespace ovq::nn::test {
 

@@ -1,6 +1,8 @@
 #include "ovq/train/adamw.h"
 
 #include <gtest/gtest.h>
+#include <torch/nn/modules/container/sequential.h>
+#include <torch/optim/adamw.h>
 
 #include <set>
 

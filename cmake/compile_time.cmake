@@ -15,3 +15,8 @@ function(ovq_unite_sources target)
   endif()
   set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE ${batch})
 endfunction()
+
+# For programs that wait for the libraries, not for code of their own: built in two thirds of the time.
+function(ovq_optimize_as_caller target)
+  target_compile_options(${target} PRIVATE $<$<CONFIG:Release>:-O1>)
+endfunction()
