@@ -15,6 +15,7 @@ namespace ovq::bench {
 struct RunOptions {
   bool quick = false;  // reduced sizes and fewer rounds
   std::string filter;  // only cases whose name contains it
+  int passes = 0;      // over all cases; 0: 3, or 1 if quick
 
   bool wanted(const std::string& name) const { return name.find(filter) != std::string::npos; }
 };
@@ -32,7 +33,7 @@ class Runner {
  public:
   explicit Runner(const RunOptions& options) : options_(options) {}
 
-  int passes() const { return quick() ? 1 : 3; }
+  int passes() const { return options_.passes > 0 ? options_.passes : quick() ? 1 : 3; }
   void begin_pass() { comparisons_.clear(); }
 
   bool quick() const { return options_.quick; }

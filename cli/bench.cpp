@@ -1,4 +1,4 @@
-// ovq bench kernels [--quick] [--json FILE] [--threads N] [--filter SUBSTRING]
+// ovq bench kernels [--quick] [--json FILE] [--threads N] [--filter SUBSTRING] [--passes N]
 #include "cli/bench.h"
 
 #include <CLI/CLI.hpp>
@@ -25,11 +25,18 @@ void add_bench(CLI::App& app) {
   CLI::App* bench = app.add_subcommand("bench", "Measure speed and memory");
   bench->require_subcommand(1);
   const auto arguments = std::make_shared<BenchArguments>();
-  add_bench_command(*bench, "kernels", "The fused kernels, against the machine's own peak", *arguments)
-      ->callback([arguments] {
-        if (arguments->threads > 0) kernels::set_threads(arguments->threads);
-        run_bench(*arguments, [&] { return bench::run_kernels(arguments->run); });
-      });
+  CLI::App* command =
+      add_bench_command(*bench, "kernels", "The fused kernels, against the machine's own peak", *arguments);
+  command
+      ->add_option("--passes", arguments->run.passes,
+                   "Times to go through all cases, of which the best round counts; more where neighbours disturb. "
+                   "Default: 3, or 1 with --quick")
+      ->check(CLI::Range(1, 1000))
+      ->type_name("N");
+  command->callback([arguments] {
+    if (arguments->threads > 0) kernels::set_threads(arguments->threads);
+    run_bench(*arguments, [&] { return bench::run_kernels(arguments->run); });
+  });
 #ifdef OVQ_WITH_TORCH
   add_bench_ops(*bench);
   add_bench_step(*bench);

@@ -22,8 +22,8 @@ endfunction()
 
 # After ovq_ops is known.
 function(ovq_add_torch_callers)
-  file(WRITE ${PROJECT_BINARY_DIR}/generated/torch_callers.cpp "")
-  add_library(ovq_torch_callers OBJECT ${PROJECT_BINARY_DIR}/generated/torch_callers.cpp)
+  file(CONFIGURE OUTPUT ${PROJECT_BINARY_DIR}/generated/torch_callers.cpp CONTENT "")
+  add_library(ovq_torch_callers OBJECT EXCLUDE_FROM_ALL ${PROJECT_BINARY_DIR}/generated/torch_callers.cpp)
   target_link_libraries(ovq_torch_callers PRIVATE ovq::ops)
   target_precompile_headers(ovq_torch_callers PRIVATE ${PROJECT_SOURCE_DIR}/ovq/ops/torch.h)
   ovq_match_torch_headers(ovq_torch_callers)

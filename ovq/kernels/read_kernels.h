@@ -69,7 +69,7 @@ struct Reading {
   }
 };
 
-// Rows that the next chunk begins with: fetching them early is a hint, nothing more.
+// Rows that will be read soon, of the next chunk or tile: fetching them early is a hint, nothing more.
 struct Upcoming {
   const float* data = nullptr;
   int64_t stride = 0, count = 0, dim = 0;

@@ -213,6 +213,19 @@ TEST_P(Attention, QueriesAgainstALongerCache) {
   }
 }
 
+TEST_P(Attention, KeysBeyondTheCache) {
+  for (int64_t window : {0, 300, 850}) {
+    expect_matches({.queries = 140,
+                    .keys = 1000,
+                    .query_heads = 2,
+                    .kv_heads = 2,
+                    .key_dim = 128,
+                    .value_dim = 112,
+                    .window = window,
+                    .query_offset = 860});
+  }
+}
+
 TEST_P(Attention, Packed) {
   for (int64_t window : {0, 10}) {
     expect_matches({.queries = 200,

@@ -139,6 +139,13 @@ TEST_P(OvqAttentionForward, DictionaryOfManyTiles) {
       {.tokens = 900, .query_heads = 2, .options = {.chunk = 64, .centroids = 900, .growth = Growth::all}});
 }
 
+TEST_P(OvqAttentionForward, DictionaryBeyondTheCache) {
+  expect_forward_matches({.tokens = 1100,
+                          .key_dim = 128,
+                          .value_dim = 112,
+                          .options = {.chunk = 64, .centroids = 1000, .growth = Growth::all}});
+}
+
 TEST_P(OvqAttentionForward, BetaOfAnySign) {
   for (float beta : {0.0f, -0.0f, -3.0f, 1e-30f, -1e-30f}) {
     expect_forward_matches({.tokens = 70, .query_heads = 2, .options = {.chunk = 16, .centroids = 20}, .beta = beta});

@@ -112,6 +112,13 @@ TEST_P(OvqBackward, DictionaryOfManyTiles) {
       {.tokens = 1000, .key_dim = 8, .value_dim = 24, .options = {.chunk = 128, .centroids = 3000}});
 }
 
+TEST_P(OvqBackward, DictionaryBeyondTheCache) {
+  expect_backward_matches({.tokens = 600,
+                           .key_dim = 128,
+                           .value_dim = 112,
+                           .options = {.chunk = 64, .centroids = 500, .growth = Growth::all}});
+}
+
 TEST_P(OvqBackward, BetaOfAnySign) {
   for (float beta : {0.0f, -0.0f, -3.0f, 1e-30f, -1e-30f}) {
     expect_backward_matches({.tokens = 70, .query_heads = 2, .options = {.chunk = 16, .centroids = 20}, .beta = beta});

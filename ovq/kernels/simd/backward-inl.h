@@ -266,13 +266,16 @@ HWY_NOINLINE void backward_tile(const BackwardBlock& block, const Workspace& sha
   float* ds = p + kBackwardTile * kWeightStride;
   PanelKeys panel_keys[kBlockRows / kPanel];
   // While the probabilities are computed, the gradients they go to are fetched; while those are summed, the next tile.
-  const bool far = beyond_cache(reading, keys.count, 2);
+  const int64_t first_tile = in_dictionary ? 0 : block.first_window_tile();
+  const int64_t last_tile = in_dictionary ? block.dictionary_tiles() - 1 : block.last_window_tile();
+  const int64_t read_end = std::min(keys.count, (last_tile + 1) * kBackwardTile);
+  const bool far = beyond_cache(reading, read_end - first_tile * kBackwardTile, 2);
   const int64_t runs = count / kRun;
   Ahead gradients_ahead, keys_ahead;
   if (far) {
     const KeyRun sums{gradient.keys, gradient.values, nullptr, gradient.key_stride, gradient.value_stride};
     gradients_ahead.add(reading, sums, tile, count);
-    keys_ahead.add(reading, keys, tile + count, std::min(kBackwardTile, keys.count - tile - count));
+    keys_ahead.add(reading, keys, tile + count, std::min(kBackwardTile, read_end - tile - count));
   }
   if (in_dictionary) keys_ahead.add_share(block.upcoming, tile, tile + count, keys.count);
   gradients_ahead.spread(packed.panels * runs);

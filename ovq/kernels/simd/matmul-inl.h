@@ -26,7 +26,7 @@ inline constexpr int kLanes = hn::MaxLanes(PanelTag());
 inline constexpr int kVectors = kPanel / kLanes;  // per panel
 inline constexpr int kRun = 6;                    // rows of a register tile
 
-// GCC 12 would fold the load into each FMA that uses it, and so load every vector six times.
+// GCC 12 would load the vector again for each product that uses it.
 HWY_INLINE PanelVector keep_in_register(PanelVector vector) {
 #if HWY_TARGET == HWY_AVX2 && HWY_COMPILER_GCC
   auto raw = vector.raw;
@@ -45,7 +45,8 @@ HWY_INLINE void set_zero(PanelVector (&acc)[R][kVectors]) {
   }
 }
 
-// acc <- acc + b a. Written out where GCC would choose a form that overwrites a factor, and then run out of registers.
+// acc <- acc + b a. Written out where GCC 12 would choose a form that overwrites a factor, and then run out of
+// registers.
 HWY_INLINE void fused_add(PanelVector b, PanelVector a, PanelVector& acc) {
 #if HWY_TARGET == HWY_AVX2 && HWY_COMPILER_GCC
   __asm__("vfmadd231ps %2, %1, %0" : "+x"(acc.raw) : "x"(b.raw), "x"(a.raw));

@@ -122,10 +122,11 @@ HWY_INLINE void query_rows(const Reading& reading, int64_t first, int64_t count,
 class Ahead {
  public:
   void add(const Upcoming& rows) {
-    if (rows.count > 0 && added_ < kMost) list_[added_++] = rows;
+    if (rows.count > 0 && added_ < kMost) list_[added_++] = rows;  // what exceeds the list is read without help
   }
   // The keys [first, first + count) and their values
   void add(const Reading& reading, const KeyRun& keys, int64_t first, int64_t count) {
+    if (count <= 0) return;
     add({keys.keys + first * keys.key_stride, keys.key_stride, count, reading.key_dim});
     add({keys.values + first * keys.value_stride, keys.value_stride, count, reading.value_dim});
   }
