@@ -355,13 +355,13 @@ HWY_NOINLINE void forward_panels(const ForwardBlock& block, Workspace& workspace
     }
   }
 
-  bool far = beyond_cache(reading, reading.dictionary.count, 1);
+  const bool dictionary_far = beyond_cache(reading, reading.dictionary.count, 1);
   for (int64_t tile = 0; tile < reading.dictionary.count; tile += kTile) {
     const KeyRun& keys = reading.dictionary;
     const int64_t count = std::min(kTile, keys.count - tile);
     const TileRange range = TileRange::all(count);
     Ahead ahead;
-    if (far) ahead.add(reading, keys, tile + count, std::min(kTile, keys.count - tile - count));
+    if (dictionary_far) ahead.add(reading, keys, tile + count, std::min(kTile, keys.count - tile - count));
     ahead.add_share(block.upcoming, tile, tile + count, keys.count);
     ahead.spread((panels + search_panels) * (count / kRun));
     for (int64_t p = 0; p < panels; ++p) read_tile(reading, panel_at(p), keys, tile, range, scores, ahead);
@@ -372,12 +372,12 @@ HWY_NOINLINE void forward_panels(const ForwardBlock& block, Workspace& workspace
   }
   const int64_t first_tile = panels == 0 ? 0 : reading.first(block.first_row) / kTile * kTile;
   const int64_t window_end = panels == 0 ? 0 : reading.last(block.first_row + block.rows - 1) + 1;
-  far = beyond_cache(reading, window_end - first_tile, 1);
+  const bool window_far = beyond_cache(reading, window_end - first_tile, 1);
   for (int64_t tile = first_tile; tile < window_end; tile += kTile) {
     const KeyRun& keys = reading.window;
     const int64_t count = std::min(kTile, keys.count - tile);
     Ahead ahead;
-    if (far) ahead.add(reading, keys, tile + count, std::min(kTile, window_end - tile - count));
+    if (window_far) ahead.add(reading, keys, tile + count, std::min(kTile, window_end - tile - count));
     ahead.spread(panels * (count / kRun));
     for (int64_t p = 0; p < panels; ++p) {
       const ForwardPanel panel = panel_at(p);

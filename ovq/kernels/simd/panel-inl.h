@@ -158,7 +158,7 @@ class Ahead {
 
  private:
   static constexpr int64_t kLine = 64 / sizeof(float);
-  static constexpr int kMost = 12;
+  static constexpr int kMost = 12;  // the backward needs 10: a tile of keys and values, eight tensors of the next chunk
 
   Upcoming list_[kMost];
   int added_ = 0, now_ = 0;
@@ -166,6 +166,7 @@ class Ahead {
 };
 
 // Whether `copies` of `keys` keys and values are too large to stay in L2 from one block of rows to the next.
+// Where they stay, fetching them ahead only costs (head dim 64, N 512).
 inline bool beyond_cache(const Reading& reading, int64_t keys, int64_t copies) {
   constexpr int64_t kCache = (768 << 10) / sizeof(float);
   return copies * keys * (reading.key_dim + reading.value_dim) > kCache;
