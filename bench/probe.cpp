@@ -104,15 +104,12 @@ double measure_fma_peak(int threads, double seconds) {
   return static_cast<double>(blocks * flops[0]) / best;
 }
 
-double measure_read_bandwidth(std::span<const std::span<const float>> blocks, int threads, int rounds) {
-  double bytes = 0;
-  for (const auto& block : blocks) bytes += static_cast<double>(block.size_bytes());
-  const auto round = [&] {
+double read_seconds(std::span<const std::span<const float>> blocks, int threads) {
+  return time_once([&] {
     kernels::parallel_for(static_cast<int64_t>(blocks.size()), threads, [&](int64_t i, int) {
       sink = HWY_DYNAMIC_DISPATCH(read_once)(blocks[i].data(), static_cast<int64_t>(blocks[i].size()));
     });
-  };
-  return bytes / repeat(round, {.min_rounds = rounds, .max_rounds = rounds}).best;
+  });
 }
 
 double measure_read_bandwidth(int64_t bytes, int threads, int rounds) {
@@ -121,7 +118,9 @@ double measure_read_bandwidth(int64_t bytes, int threads, int rounds) {
   const auto data = kernels::Buffer<float>::zeros(count * kBlock);
   std::vector<std::span<const float>> blocks;
   for (int64_t i = 0; i < count; ++i) blocks.emplace_back(data.data() + i * kBlock, kBlock);
-  return measure_read_bandwidth(blocks, threads, rounds);
+  double best = read_seconds(blocks, threads);
+  for (int round = 1; round < rounds; ++round) best = std::min(best, read_seconds(blocks, threads));
+  return static_cast<double>(count * kBlock) * sizeof(float) / best;
 }
 
 }  // namespace ovq::bench

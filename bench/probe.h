@@ -14,10 +14,10 @@ std::string probe_isa();
 // over about `seconds`.
 double measure_fma_peak(int threads, double seconds);
 
-// Reading memory once from front to back, in bytes per second: the best of `rounds` passes over `blocks` together.
-double measure_read_bandwidth(std::span<const std::span<const float>> blocks, int threads, int rounds);
+// Seconds to read `blocks` once, each from front to back.
+double read_seconds(std::span<const std::span<const float>> blocks, int threads);
 
-// The same on one fresh buffer of `bytes`.
+// Bytes per second of reading one fresh buffer of `bytes`, the best of `rounds`.
 double measure_read_bandwidth(int64_t bytes, int threads, int rounds);
 
 }  // namespace ovq::bench

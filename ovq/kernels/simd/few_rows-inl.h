@@ -29,7 +29,7 @@ namespace HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
 inline constexpr int kFewRows = 5;        // queries and searched keys together
-inline constexpr int64_t kValueRows = 8;  // values summed together: sequential reading, accumulators in L1
+inline constexpr int kValueRows = 8;      // values summed together: sequential reading, accumulators in L1
 inline constexpr int64_t kKeyGroup = 16;  // keys scored together
 
 #if HWY_TARGET == HWY_SCALAR
@@ -183,19 +183,21 @@ HWY_NOINLINE float softmax_row(RowSoftmax& state, float* HWY_RESTRICT scores, in
   return rescale;
 }
 
-// acc[column] <- acc[column] + sum_i p[i] values[i][column]
-template <class D>
+// acc[column] <- acc[column] + sum_i p[i] values[i][column] over `Keys` keys
+template <int Keys, class D>
 HWY_INLINE void accumulate_columns(D d, const float* HWY_RESTRICT p, const float* HWY_RESTRICT values, int64_t stride,
-                                   int64_t keys, int64_t begin, int64_t end, float* HWY_RESTRICT acc) {
+                                   int64_t begin, int64_t end, float* HWY_RESTRICT acc) {
   const int64_t lanes = hn::Lanes(d);
-  const float* ahead = values + keys * stride;
+  const float* ahead = values + Keys * stride;
+  hn::Vec<D> weights[Keys];
+#pragma GCC unroll 8
+  for (int i = 0; i < Keys; ++i) weights[i] = hn::Set(d, p[i]);
   for (int64_t column = begin; column + lanes <= end; column += lanes) {
     // The next rows, in the order in which they lie.
-    for (int64_t i = 0; i < keys * lanes; i += kPanel) hwy::Prefetch(ahead + column * keys + i);
+    for (int64_t i = 0; i < Keys * lanes; i += kPanel) hwy::Prefetch(ahead + column * Keys + i);
     auto sum = hn::LoadU(d, acc + column);
-    for (int64_t i = 0; i < keys; ++i) {
-      sum = hn::MulAdd(hn::Set(d, p[i]), hn::LoadU(d, values + i * stride + column), sum);
-    }
+#pragma GCC unroll 8
+    for (int i = 0; i < Keys; ++i) sum = hn::MulAdd(weights[i], hn::LoadU(d, values + i * stride + column), sum);
     hn::StoreU(sum, d, acc + column);
   }
 }
@@ -207,12 +209,14 @@ HWY_NOINLINE void accumulate_row(const float* p, const KeyRun& keys, int64_t beg
   const hn::CappedTag<float, 1> one;
   const int64_t whole = dim / kLanes * kLanes;
   std::memset(acc, 0, dim * sizeof(float));
-  for (int64_t key = begin; key < end; key += kValueRows) {
+  const auto accumulate = [=, &keys](auto count, int64_t key) HWY_ATTR {
     const float* values = keys.values + key * keys.value_stride;
-    const int64_t count = std::min(kValueRows, end - key);
-    accumulate_columns(d, p + key, values, keys.value_stride, count, 0, whole, acc);
-    accumulate_columns(one, p + key, values, keys.value_stride, count, whole, dim, acc);
-  }
+    accumulate_columns<count>(d, p + key, values, keys.value_stride, 0, whole, acc);
+    accumulate_columns<count>(one, p + key, values, keys.value_stride, whole, dim, acc);
+  };
+  int64_t key = begin;
+  for (; key + kValueRows <= end; key += kValueRows) accumulate(std::integral_constant<int, kValueRows>(), key);
+  for (; key < end; ++key) accumulate(std::integral_constant<int, 1>(), key);
   for (int64_t i = 0; i < whole; i += kLanes) {
     hn::StoreU(hn::MulAdd(hn::LoadU(d, out + i), hn::Set(d, rescale), hn::LoadU(d, acc + i)), d, out + i);
   }
