@@ -3,7 +3,7 @@
 function(ovq_add_torch_test name library)
   add_executable(${name} ${ARGN})
   target_link_libraries(${name} PRIVATE ${library} GTest::gtest GTest::gtest_main)
-  ovq_reuse_torch_headers(${name} CALLER)
+  ovq_use_torch(${name})
   add_test(NAME ${name} COMMAND ${name} --gtest_brief=1)
   set_tests_properties(${name} PROPERTIES ENVIRONMENT OMP_WAIT_POLICY=PASSIVE TIMEOUT 600 COST 30)
 endfunction()

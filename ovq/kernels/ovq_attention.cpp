@@ -13,7 +13,7 @@ namespace {
 
 using namespace detail;
 
-constexpr const char* kOp = "ovq_attention";
+constexpr const char* kForward = "ovq_attention";
 
 struct ForwardMemory {
   std::vector<Workspace> team;
@@ -99,7 +99,7 @@ void forward_head(const OvqInputs& in, const OvqOutputs& out, const OvqSequence&
 
 int64_t ovq_assignment_count(const OvqInputs& inputs, std::span<const OvqState> states) {
   int64_t count = 0;
-  for (const OvqSequence& sequence : check_ovq(kOp, inputs, states)) {
+  for (const OvqSequence& sequence : check_ovq(kForward, inputs, states)) {
     count += (sequence.pending + sequence.tokens.length) * inputs.k.heads;
   }
   return count;
@@ -107,19 +107,19 @@ int64_t ovq_assignment_count(const OvqInputs& inputs, std::span<const OvqState> 
 
 void ovq_attention_forward(const OvqInputs& in, const OvqOutputs& out, std::span<OvqState> states,
                            std::span<const int32_t> forced) {
-  const std::vector<OvqSequence> sequences = check_ovq(kOp, in, states);
+  const std::vector<OvqSequence> sequences = check_ovq(kForward, in, states);
   const int64_t assignments = ovq_assignment_count(in, states);
-  check_shape(kOp, "o", out.o, in.q.batch, in.q.time, in.q.heads, in.v.dim);
-  check_shape(kOp, "lse", out.lse, in.q.batch, in.q.time, in.q.heads, 1, true);
-  check(out.assignments.empty() || static_cast<int64_t>(out.assignments.size()) == assignments, kOp, "assignments has ",
-        out.assignments.size(), " elements; must be ", assignments);
-  check(forced.empty() || static_cast<int64_t>(forced.size()) == assignments, kOp, "forced assignments has ",
+  check_shape(kForward, "o", out.o, in.q.batch, in.q.time, in.q.heads, in.v.dim);
+  check_shape(kForward, "lse", out.lse, in.q.batch, in.q.time, in.q.heads, 1, true);
+  check(out.assignments.empty() || static_cast<int64_t>(out.assignments.size()) == assignments, kForward,
+        "assignments has ", out.assignments.size(), " elements; must be ", assignments);
+  check(forced.empty() || static_cast<int64_t>(forced.size()) == assignments, kForward, "forced assignments has ",
         forced.size(), " elements; must be ", assignments);
   int64_t longest = 0;
   for (const OvqSequence& sequence : sequences) {
     longest = std::max(longest, sequence.tokens.length);
     for (int64_t head = 0; head < in.k.heads && !forced.empty(); ++head)
-      check_assignments(kOp, in, sequence, head, forced);
+      check_assignments(kForward, in, sequence, head, forced);
   }
 
   const std::shared_ptr<const RotaryTable> rotary = make_rotary(in, sequences);

@@ -16,7 +16,7 @@ namespace {
 
 using namespace detail;
 
-constexpr const char* kOp = "ovq_attention_backward";
+constexpr const char* kBackward = "ovq_attention_backward";
 
 struct BackwardCall {
   const OvqInputs& in;
@@ -247,18 +247,19 @@ template <class T>
 void check_state_gradients(const char* name, std::span<const OvqStateGradients<T>> gradients, const OvqInputs& in,
                            std::span<const OvqState> states, bool after) {
   if (gradients.empty()) return;
-  check(gradients.size() == states.size(), kOp, name, " has ", gradients.size(), " elements; must be one per state, ",
-        states.size());
+  check(gradients.size() == states.size(), kBackward, name, " has ", gradients.size(),
+        " elements; must be one per state, ", states.size());
   for (size_t i = 0; i < states.size(); ++i) {
     const OvqState& state = states[i];
     const int64_t tokens = !after ? 0 : in.cu_seqlens.empty() ? in.q.time : in.cu_seqlens[i + 1] - in.cu_seqlens[i];
     const int64_t size = size_after(in.options, state.size(), state.position(), tokens);
     const int64_t pending = pending_tokens(in.options, state.position() + tokens);
     const OvqShape& shape = state.shape();
-    check_shape(kOp, name, gradients[i].keys, shape.batch, size, shape.kv_heads, shape.key_dim, true);
-    check_shape(kOp, name, gradients[i].values, shape.batch, size, shape.kv_heads, shape.value_dim, true);
-    check_shape(kOp, name, gradients[i].pending_keys, shape.batch, pending, shape.kv_heads, shape.key_dim, true);
-    check_shape(kOp, name, gradients[i].pending_values, shape.batch, pending, shape.kv_heads, shape.value_dim, true);
+    check_shape(kBackward, name, gradients[i].keys, shape.batch, size, shape.kv_heads, shape.key_dim, true);
+    check_shape(kBackward, name, gradients[i].values, shape.batch, size, shape.kv_heads, shape.value_dim, true);
+    check_shape(kBackward, name, gradients[i].pending_keys, shape.batch, pending, shape.kv_heads, shape.key_dim, true);
+    check_shape(kBackward, name, gradients[i].pending_values, shape.batch, pending, shape.kv_heads, shape.value_dim,
+                true);
   }
 }
 
@@ -266,22 +267,23 @@ void check_state_gradients(const char* name, std::span<const OvqStateGradients<T
 
 void ovq_attention_backward(const OvqInputs& in, const OvqSaved& saved, const OvqOutputGradients& outer,
                             const OvqGradients& gradients) {
-  const std::vector<OvqSequence> sequences = check_ovq(kOp, in, saved.initial);
+  const std::vector<OvqSequence> sequences = check_ovq(kBackward, in, saved.initial);
   const int64_t assignments = ovq_assignment_count(in, saved.initial);
-  check_shape(kOp, "o", saved.o, in.q.batch, in.q.time, in.q.heads, in.v.dim);
-  check_shape(kOp, "lse", saved.lse, in.q.batch, in.q.time, in.q.heads, 1);
-  check_shape(kOp, "d_o", outer.d_o, in.q.batch, in.q.time, in.q.heads, in.v.dim);
-  check_shape(kOp, "d_q", gradients.d_q, in.q.batch, in.q.time, in.q.heads, in.q.dim);
-  check_shape(kOp, "d_k", gradients.d_k, in.k.batch, in.k.time, in.k.heads, in.k.dim);
-  check_shape(kOp, "d_v", gradients.d_v, in.v.batch, in.v.time, in.v.heads, in.v.dim);
-  check(static_cast<int64_t>(saved.assignments.size()) == assignments, kOp, "assignments has ",
+  check_shape(kBackward, "o", saved.o, in.q.batch, in.q.time, in.q.heads, in.v.dim);
+  check_shape(kBackward, "lse", saved.lse, in.q.batch, in.q.time, in.q.heads, 1);
+  check_shape(kBackward, "d_o", outer.d_o, in.q.batch, in.q.time, in.q.heads, in.v.dim);
+  check_shape(kBackward, "d_q", gradients.d_q, in.q.batch, in.q.time, in.q.heads, in.q.dim);
+  check_shape(kBackward, "d_k", gradients.d_k, in.k.batch, in.k.time, in.k.heads, in.k.dim);
+  check_shape(kBackward, "d_v", gradients.d_v, in.v.batch, in.v.time, in.v.heads, in.v.dim);
+  check(static_cast<int64_t>(saved.assignments.size()) == assignments, kBackward, "assignments has ",
         saved.assignments.size(), " elements; must be ", assignments);
-  check(gradients.d_beta.size() == in.beta.size(), kOp, "d_beta has ", gradients.d_beta.size(), " elements; must be ",
-        in.beta.size());
+  check(gradients.d_beta.size() == in.beta.size(), kBackward, "d_beta has ", gradients.d_beta.size(),
+        " elements; must be ", in.beta.size());
   check_state_gradients("d_final", outer.d_final, in, saved.initial, true);
   check_state_gradients("d_initial", gradients.d_initial, in, saved.initial, false);
   for (const OvqSequence& sequence : sequences) {
-    for (int64_t head = 0; head < in.k.heads; ++head) check_assignments(kOp, in, sequence, head, saved.assignments);
+    for (int64_t head = 0; head < in.k.heads; ++head)
+      check_assignments(kBackward, in, sequence, head, saved.assignments);
   }
 
   const std::shared_ptr<const RotaryTable> rotary = make_rotary(in, sequences);

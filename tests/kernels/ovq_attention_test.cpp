@@ -17,9 +17,6 @@
 namespace ovq::kernels::test {
 namespace {
 
-constexpr int64_t kChunks[] = {1, 7, 16, 32, 128};
-constexpr int64_t kCentroids[] = {1, 5, 24, 300};
-
 void expect_state_matches(const OvqInputs& inputs, std::span<const OvqState> actual, const OvqExpected<float>& plain,
                           const OvqExpected<double>& truth) {
   const auto truths = final_values(inputs, truth);

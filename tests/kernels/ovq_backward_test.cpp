@@ -14,9 +14,6 @@
 namespace ovq::kernels::test {
 namespace {
 
-constexpr int64_t kChunks[] = {1, 7, 16, 32, 128};
-constexpr int64_t kCentroids[] = {1, 5, 24, 300};
-
 // The last `tokens` of the case after its first `earlier` ones, with gradients of everything.
 void expect_backward_matches(const OvqCase& c, int64_t earlier = 0) {
   SCOPED_TRACE(testing::Message() << c << ", after " << earlier);

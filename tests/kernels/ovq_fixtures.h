@@ -26,6 +26,10 @@ enum class Keys {
   repeated,  // random, of unit norm, with three different ones only
 };
 
+// What the sweeps go over
+inline constexpr int64_t kChunks[] = {1, 7, 16, 32, 128};
+inline constexpr int64_t kCentroids[] = {1, 5, 24, 300};
+
 struct OvqCase {
   int64_t batch = 1, tokens = 33, query_heads = 1, kv_heads = 1, key_dim = 16, value_dim = 16;
   OvqOptions options;
