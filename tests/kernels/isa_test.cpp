@@ -7,10 +7,10 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
-#include <iostream>
+#include <filesystem>
 #include <stdexcept>
 #include <string>
-#include <string_view>
+#include <vector>
 
 #include "tests/kernels/compare.h"
 #include "tests/kernels/fixtures.h"
@@ -18,8 +18,6 @@
 
 namespace ovq::kernels::test {
 namespace {
-
-std::string program;  // the path of this test
 
 TEST(Isa, BestIsTheDefault) {
   ASSERT_FALSE(available_isas().empty());
@@ -67,6 +65,7 @@ struct ChildOutput {
 };
 
 ChildOutput run_child(const std::string& environment) {
+  const std::string program = std::filesystem::read_symlink("/proc/self/exe");
   const std::string command = environment + " '" + program + "' --print-isa 2>&1";
   ChildOutput output;
   FILE* pipe = popen(command.c_str(), "r");
@@ -96,18 +95,3 @@ TEST(Isa, UnknownNameInTheEnvironmentIsAnError) {
 
 }  // namespace
 }  // namespace ovq::kernels::test
-
-int main(int argc, char** argv) {
-  if (argc == 2 && std::string_view(argv[1]) == "--print-isa") {
-    try {
-      std::cout << ovq::kernels::isa() << "\n";
-      return 0;
-    } catch (const std::invalid_argument& error) {
-      std::cout << error.what() << "\n";
-      return 1;
-    }
-  }
-  testing::InitGoogleTest(&argc, argv);
-  ovq::kernels::test::program = argv[0];
-  return RUN_ALL_TESTS();
-}
