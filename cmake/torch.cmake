@@ -1,8 +1,8 @@
 find_package(Torch REQUIRED)
 
-# Torch's headers take about 20 s to parse, so they are precompiled, once, by ovq_ops; what else calls torch takes the
-# file over. GCC accepts a precompiled header only with the same code generation flags, and may crash if the optimisation
-# differs.
+# For what calls torch and has no loops of its own. Torch's headers take about 20 s to parse, so they are precompiled,
+# once, by ovq_ops, and the other targets take the file over: with the same code generation flags, or GCC refuses it, and
+# the same optimisation, or GCC 12 may crash.
 function(ovq_use_torch target)
   set_target_properties(${target} PROPERTIES POSITION_INDEPENDENT_CODE OFF DEFINE_SYMBOL "")
   target_compile_options(${target} PRIVATE -fPIC)

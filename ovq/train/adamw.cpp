@@ -4,6 +4,7 @@
 
 #include "ovq/kernels/error.h"
 #include "ovq/nn/rows.h"
+#include "ovq/train/adamw_update.h"
 
 namespace ovq::train {
 namespace {
@@ -45,22 +46,19 @@ double AdamW::clip_gradients(double clip) {
 void AdamW::step(double rate) {
   ++steps_;
   const double correct1 = 1 - std::pow(options_.beta1, steps_), correct2 = 1 - std::pow(options_.beta2, steps_);
-  const auto b1 = static_cast<float>(options_.beta1), b2 = static_cast<float>(options_.beta2);
-  const auto size = static_cast<float>(rate / correct1), root = static_cast<float>(1 / std::sqrt(correct2));
-  const auto eps = static_cast<float>(options_.eps);
+  AdamWFactors factors{.beta1 = static_cast<float>(options_.beta1),
+                       .beta2 = static_cast<float>(options_.beta2),
+                       .size = static_cast<float>(rate / correct1),
+                       .inverse_root = static_cast<float>(1 / std::sqrt(correct2)),
+                       .eps = static_cast<float>(options_.eps)};
   for (Entry& entry : entries_) {
     if (!entry.parameter.grad().defined()) continue;
     const at::Tensor gradient = entry.parameter.grad().contiguous();
-    const auto keep = static_cast<float>(entry.decay ? 1 - rate * options_.weight_decay : 1.0);
-    float* p = entry.parameter.data_ptr<float>();
-    float *m = entry.m.data_ptr<float>(), *v = entry.v.data_ptr<float>();
+    factors.keep = static_cast<float>(entry.decay ? 1 - rate * options_.weight_decay : 1.0);
     const float* g = gradient.data_ptr<float>();
+    float *m = entry.m.data_ptr<float>(), *v = entry.v.data_ptr<float>(), *p = entry.parameter.data_ptr<float>();
     nn::parallel_blocks(entry.parameter.numel(), kBlock, 4, [&](int64_t begin, int64_t end) {
-      for (int64_t i = begin; i < end; ++i) {
-        m[i] = b1 * m[i] + (1 - b1) * g[i];
-        v[i] = b2 * v[i] + (1 - b2) * g[i] * g[i];
-        p[i] = keep * p[i] - size * m[i] / (std::sqrt(v[i]) * root + eps);
-      }
+      adamw_update(factors, end - begin, g + begin, m + begin, v + begin, p + begin);
     });
   }
 }

@@ -37,8 +37,11 @@ TEST_F(Threads, EveryIndexOnce) {
       std::vector<std::atomic<int>> visits(count);
       std::atomic<bool> in_range{true};
       parallel_for(count, threads, [&](int64_t index, int thread) {
-        ++visits[index];
-        if (thread < 0 || thread >= threads) in_range = false;
+        if (index < 0 || index >= count || thread < 0 || thread >= threads) {
+          in_range = false;
+        } else {
+          ++visits[index];
+        }
       });
       for (const auto& visit : visits) EXPECT_EQ(visit, 1);
       EXPECT_TRUE(in_range);

@@ -187,6 +187,7 @@ HWY_NOINLINE float softmax_row(RowSoftmax& state, float* HWY_RESTRICT scores, in
 template <int Keys, class D>
 HWY_INLINE void accumulate_columns(D d, const float* HWY_RESTRICT p, const float* HWY_RESTRICT values, int64_t stride,
                                    int64_t begin, int64_t end, float* HWY_RESTRICT acc) {
+  static_assert(Keys <= 8);  // or the weights would not stay in registers
   const int64_t lanes = hn::Lanes(d);
   const float* ahead = values + Keys * stride;
   hn::Vec<D> weights[Keys];

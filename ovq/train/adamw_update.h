@@ -1,0 +1,19 @@
+// The loop of AdamW, without torch.
+#pragma once
+
+#include <cstdint>
+
+namespace ovq::train {
+
+struct AdamWFactors {
+  float beta1, beta2;
+  float keep;          // 1 - rate * decay
+  float size;          // rate / (1 - beta1^t)
+  float inverse_root;  // 1 / sqrt(1 - beta2^t)
+  float eps;
+};
+
+void adamw_update(const AdamWFactors& factors, int64_t count, const float* gradient, float* m, float* v,
+                  float* parameter);
+
+}  // namespace ovq::train
