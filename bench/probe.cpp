@@ -84,6 +84,12 @@ HWY_EXPORT(target_name);
 // What is computed must be used somewhere, or it would not be computed.
 std::atomic<float> sink;
 
+void read_blocks(Blocks blocks, int threads) {
+  kernels::parallel_for(static_cast<int64_t>(blocks.size()), threads, [&](int64_t i, int) {
+    sink = HWY_DYNAMIC_DISPATCH(read_once)(blocks[i].data(), static_cast<int64_t>(blocks[i].size()));
+  });
+}
+
 }  // namespace
 
 std::string probe_isa() { return HWY_DYNAMIC_DISPATCH(target_name)(); }
@@ -104,12 +110,8 @@ double measure_fma_peak(int threads, double seconds) {
   return static_cast<double>(blocks * flops[0]) / best;
 }
 
-double read_seconds(std::span<const std::span<const float>> blocks, int threads) {
-  return time_once([&] {
-    kernels::parallel_for(static_cast<int64_t>(blocks.size()), threads, [&](int64_t i, int) {
-      sink = HWY_DYNAMIC_DISPATCH(read_once)(blocks[i].data(), static_cast<int64_t>(blocks[i].size()));
-    });
-  });
+double read_seconds(Blocks blocks, int threads) {
+  return time_once([&] { read_blocks(blocks, threads); });
 }
 
 double measure_read_bandwidth(int64_t bytes, int threads, int rounds) {
@@ -118,8 +120,8 @@ double measure_read_bandwidth(int64_t bytes, int threads, int rounds) {
   const auto data = kernels::Buffer<float>::zeros(count * kBlock);
   std::vector<std::span<const float>> blocks;
   for (int64_t i = 0; i < count; ++i) blocks.emplace_back(data.data() + i * kBlock, kBlock);
-  double best = read_seconds(blocks, threads);
-  for (int round = 1; round < rounds; ++round) best = std::min(best, read_seconds(blocks, threads));
+  const auto round = [&] { read_blocks(blocks, threads); };
+  const double best = repeat(round, {.min_rounds = rounds, .max_rounds = rounds}).best;
   return static_cast<double>(count * kBlock) * sizeof(float) / best;
 }
 

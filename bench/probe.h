@@ -14,8 +14,10 @@ std::string probe_isa();
 // over about `seconds`.
 double measure_fma_peak(int threads, double seconds);
 
+using Blocks = std::span<const std::span<const float>>;
+
 // Seconds to read `blocks` once, each from front to back.
-double read_seconds(std::span<const std::span<const float>> blocks, int threads);
+double read_seconds(Blocks blocks, int threads);
 
 // Bytes per second of reading one fresh buffer of `bytes`, the best of `rounds`.
 double measure_read_bandwidth(int64_t bytes, int threads, int rounds);

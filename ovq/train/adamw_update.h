@@ -1,4 +1,4 @@
-// The loop of AdamW, without torch.
+// The loop of AdamW, in a file without torch: what shares the precompiled headers of torch is not optimised in full.
 #pragma once
 
 #include <cstdint>
