@@ -1,5 +1,6 @@
 #include "ovq/models/language_model.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "ovq/kernels/error.h"
@@ -115,6 +116,26 @@ void LanguageModel::begin_step(int64_t step, uint64_t seed) {
   for (size_t layer = 0; layer < blocks_.size(); ++layer) {
     blocks_[layer]->mixer->begin_step(step, mixed(mixed(seed, static_cast<uint64_t>(step)), layer));
   }
+}
+
+void LanguageModel::end_step() {
+  for (const auto& block : blocks_) block->mixer->end_step();
+}
+
+void LanguageModel::drop_step() {
+  for (const auto& block : blocks_) block->mixer->drop_step();
+}
+
+std::vector<Tensor> LanguageModel::step_statistics(int64_t rank, int64_t ranks) {
+  std::vector<Tensor> all;
+  for (const auto& block : blocks_) {
+    for (const Tensor& one : block->mixer->step_statistics(rank, ranks)) all.push_back(one);
+  }
+  return all;
+}
+
+bool LanguageModel::begins_own_step() const {
+  return std::any_of(blocks_.begin(), blocks_.end(), [](const auto& block) { return block->mixer->begins_own_step(); });
 }
 
 Tensor LanguageModel::auxiliary_loss() const {

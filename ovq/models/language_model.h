@@ -53,8 +53,12 @@ class LanguageModel : public torch::nn::Module {
   }
   Tensor forward(const Tensor& tokens, ModelState& state) { return logits(hidden(tokens, state)); }
 
-  // Before each training step: all noise is a function of (seed, step, layer).
+  // Before and after each training step, see nn::Mixer: all noise is a function of (seed, step, layer, input).
   void begin_step(int64_t step, uint64_t seed);
+  void end_step();
+  void drop_step();
+  std::vector<Tensor> step_statistics(int64_t rank, int64_t ranks);
+  bool begins_own_step() const;
   // What the layers add to the loss; undefined: nothing.
   Tensor auxiliary_loss() const;
 

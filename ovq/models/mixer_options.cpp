@@ -22,6 +22,8 @@ void visit(Visitor& field, nn::HeadOptions& o) {
   field("kv_heads", o.kv_heads, 0);
   field("head_dim", o.head_dim, 0);
   field("beta_init", o.beta_init);
+  field("value_shift", o.value_shift);
+  field("convolution", o.convolution);
 }
 
 template <class Visitor>
@@ -51,8 +53,6 @@ void visit(Visitor& field, nn::OvqAttentionOptions& o) {
   auto seed = static_cast<int64_t>(d.seed);
   field("seed", seed, 0);
   d.seed = static_cast<uint64_t>(seed);
-  field("value_shift", o.value_shift);
-  field("convolution", o.convolution);
 }
 
 template <class Visitor>

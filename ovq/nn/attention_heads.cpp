@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "ovq/kernels/error.h"
+#include "ovq/nn/packed.h"
 #include "ovq/nn/parameters.h"
 #include "ovq/nn/rms_norm.h"
 
@@ -37,12 +38,58 @@ AttentionHeads::AttentionHeads(const char* op, const HeadOptions& options) : op_
   v_proj = register_module("v_proj", make_projection(heads_.width, key_width));
   o_proj = register_module("o_proj", make_projection(query_width, heads_.width));
   b = register_parameter("b", at::full({heads_.heads}, heads_.beta_init));
+  if (heads_.convolution) {
+    conv_q = register_module("conv_q", ShortConvolution(ShortConvolutionOptions{query_width}));
+    conv_k = register_module("conv_k", ShortConvolution(ShortConvolutionOptions{key_width}));
+  }
+  if (heads_.value_shift) alpha = register_parameter("alpha", at::zeros({}));
 }
 
-AttentionHeads::Projected AttentionHeads::project(const Tensor& x) {
+AttentionHeads::Inputs AttentionHeads::attention_inputs(const Tensor& x, MixerState* state,
+                                                        const OptionalTensor& cu_seqlens) {
   check_width(op_, x, heads_.width);
+  const auto convolved = [&](ShortConvolution& convolution, const char* name, const Tensor& y) {
+    if (!heads_.convolution) return y;
+    return state == nullptr ? convolution->forward(y, cu_seqlens) : convolution->forward(y, state->tensors[name]);
+  };
   const auto split = [&](const Tensor& y, int64_t heads) { return y.unflatten(-1, {heads, heads_.head_dim}); };
-  return {split(q_proj(x), heads_.heads), split(k_proj(x), heads_.kv_heads), split(v_proj(x), heads_.kv_heads)};
+  Tensor q = unit_norm(split(convolved(conv_q, "conv_q", q_proj(x)), heads_.heads));
+  Tensor k = unit_norm(split(convolved(conv_k, "conv_k", k_proj(x)), heads_.kv_heads));
+  Tensor v = split(v_proj(x), heads_.kv_heads);
+  if (heads_.value_shift && x.size(1) > 0) {
+    const Tensor share = at::sigmoid(alpha);
+    k = shifted(k, "shift_k", state, cu_seqlens);
+    v = share * shifted(v, "shift_v", state, cu_seqlens) + (1 - share) * v;
+  }
+  return {q, k, v};
+}
+
+Tensor AttentionHeads::shifted(const Tensor& x, const char* name, MixerState* state,
+                               const OptionalTensor& cu_seqlens) const {
+  const int64_t time = x.size(1);
+  Tensor before = x.narrow(1, 0, 1);
+  if (state != nullptr) {
+    Tensor& last = state->tensors[name];
+    if (last.defined()) before = last;
+    last = x.narrow(1, time - 1, 1).clone();  // not a view, which would keep all of x
+  }
+  const Tensor all = at::cat({before, x}, 1);
+  const std::vector<int64_t> offsets = offsets_of(cu_seqlens);
+  if (offsets.empty()) return all.narrow(1, 0, time);
+  const Tensor from = at::arange(time, at::kLong);
+  for (const auto& sequence : kernels::check_sequences(op_, x.size(0), time, offsets)) {
+    if (sequence.length > 0) from[sequence.first] += 1;
+  }
+  return all.index_select(1, from);
+}
+
+int64_t AttentionHeads::input_state_bytes(int64_t tokens) const {
+  if (tokens == 0) return 0;
+  const int64_t query_width = heads_.heads * heads_.head_dim, key_width = heads_.kv_heads * heads_.head_dim;
+  int64_t floats = 0;
+  if (heads_.convolution) floats += (conv_q->options().width - 1) * (query_width + key_width);
+  if (heads_.value_shift) floats += 2 * key_width;
+  return floats * static_cast<int64_t>(sizeof(float));
 }
 
 Tensor AttentionHeads::beta() const { return b * std::sqrt(static_cast<double>(heads_.head_dim)); }

@@ -1,8 +1,11 @@
 // What the attention layers share: projections without bias, unit-norm queries and keys, and beta = b sqrt(dk) with b
-// learned per head.
+// learned per head. Optional, each off by default: a short convolution on queries and keys before their norm, and the
+// value shift, by which the pair that enters at t is (k_{t-1}, s v_{t-1} + (1 - s) v_t), s = sigmoid(alpha); at the
+// start of a sequence it is (k_0, v_0).
 #pragma once
 
 #include "ovq/nn/mixer.h"
+#include "ovq/nn/short_convolution.h"
 
 namespace ovq::nn {
 
@@ -12,6 +15,8 @@ struct HeadOptions {
   int64_t kv_heads = 0;    // a divisor of heads; 0: as many
   int64_t head_dim = 0;    // 0: width / heads
   double beta_init = 1.0;  // where b starts
+  bool value_shift = false;
+  bool convolution = false;
 };
 
 class AttentionHeads : public Mixer {
@@ -22,17 +27,26 @@ class AttentionHeads : public Mixer {
   // `op` is what errors name.
   AttentionHeads(const char* op, const HeadOptions& options);
 
-  struct Projected {
+  struct Inputs {
     Tensor q, k, v;  // [B, T, H, D], [B, T, Hkv, D], [B, T, Hkv, D]
   };
-  Projected project(const Tensor& x);
+  // What the attention sees of x: projected, convolved, of unit norm, shifted. `state` (or null) carries what
+  // convolution and shift need of the tokens before x.
+  Inputs attention_inputs(const Tensor& x, MixerState* state, const OptionalTensor& cu_seqlens);
+  // Bytes of that in the state of one sequence.
+  int64_t input_state_bytes(int64_t tokens) const;
   Tensor beta() const;             // [H]
   Tensor output(const Tensor& o);  // [B, T, H, D] -> [B, T, width]
 
   torch::nn::Linear q_proj{nullptr}, k_proj{nullptr}, v_proj{nullptr}, o_proj{nullptr};
-  Tensor b;  // [H]
+  ShortConvolution conv_q{nullptr}, conv_k{nullptr};
+  Tensor b;      // [H]
+  Tensor alpha;  // [], with value_shift
 
  private:
+  // x [B, T, ...] one token later: what came before it is state's `name`, or at the start of a sequence its own first.
+  Tensor shifted(const Tensor& x, const char* name, MixerState* state, const OptionalTensor& cu_seqlens) const;
+
   const char* op_;
   HeadOptions heads_;
 };

@@ -43,8 +43,19 @@ class Mixer : public torch::nn::Module {
   // token the state has other room to grow in: at most a quarter more.
   virtual int64_t state_bytes(int64_t tokens) const = 0;
 
-  // Before each training step: its number, and a seed for this layer and step; all noise is a function of it.
+  // A training step is what lies between two calls of begin_step, or of begin_step and end_step: any number of forwards
+  // and backwards. What a layer learns by other means than gradients moves on at its end, from all its forwards
+  // together. A mixer that is never told takes every training forward for a step. seed: of this layer and step; all
+  // noise is a function of it and the forward's input.
   virtual void begin_step(int64_t /*step*/, uint64_t /*seed*/) {}
+  virtual void end_step() {}
+  // Instead of end_step: as if the step's forwards had not been.
+  virtual void drop_step() {}
+  // With several ranks, before begin_step or end_step: what its forwards noted, to be added up in place over all ranks.
+  virtual std::vector<Tensor> step_statistics(int64_t /*rank*/, int64_t /*ranks*/) { return {}; }
+  // Whether a training forward, now, would end a step on its own.
+  virtual bool begins_own_step() const { return false; }
+
   // What the last training forward adds to the loss; undefined: nothing.
   virtual Tensor auxiliary_loss() const { return {}; }
 

@@ -1,19 +1,14 @@
-// OVQ-attention as a layer. Optional, each off by default: rotary positions in a window of two chunks, the value shift
-// (the pair inserted at t is (k_{t-1}, s v_{t-1} + (1 - s) v_t), s = sigmoid(alpha)) and a short convolution on queries
-// and keys before their norm.
+// OVQ-attention as a layer; optionally with rotary positions in a window of two chunks.
 #pragma once
 
 #include "ovq/kernels/ovq_options.h"
 #include "ovq/nn/attention_heads.h"
-#include "ovq/nn/short_convolution.h"
 
 namespace ovq::nn {
 
 struct OvqAttentionOptions {
   HeadOptions heads;
   kernels::OvqOptions dictionary;
-  bool value_shift = false;
-  bool convolution = false;
 };
 
 class OvqAttention : public AttentionHeads {
@@ -29,13 +24,9 @@ class OvqAttention : public AttentionHeads {
   Tensor mix(const Tensor& x, MixerState* state, const OptionalTensor& cu_seqlens) override;
 
  private:
-  void convolve(Projected& projected, MixerState* state, const OptionalTensor& cu_seqlens);
-  void shift_values(Projected& projected, MixerState* state, const OptionalTensor& cu_seqlens);
-  Tensor attend(const Projected& projected, MixerState* state, const OptionalTensor& cu_seqlens);
+  Tensor attend(const Inputs& in, MixerState* state, const OptionalTensor& cu_seqlens);
 
   OvqAttentionOptions options_;
-  ShortConvolution conv_q{nullptr}, conv_k{nullptr};
-  Tensor alpha;  // []
 };
 
 }  // namespace ovq::nn

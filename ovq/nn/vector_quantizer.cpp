@@ -1,6 +1,7 @@
 #include "ovq/nn/vector_quantizer.h"
 
 #include <ATen/CPUGeneratorImpl.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
 
 #include <algorithm>
 
@@ -47,6 +48,18 @@ Tensor gather_rows(const Tensor& c, const Tensor& index) {
   return c.gather(1, index.unsqueeze(-1).expand({-1, -1, c.size(2)}));
 }
 
+// Means of `count` consecutive blocks of z [H, M, D] -> [H, count, D]. With fewer rows than blocks, rows stand in
+// several.
+Tensor block_means(const Tensor& z, int64_t count) {
+  const int64_t rows = z.size(1);
+  std::vector<Tensor> means;
+  for (int64_t i = 0; i < count; ++i) {
+    const int64_t begin = i * rows / count, end = std::max(begin + 1, (i + 1) * rows / count);
+    means.push_back(z.narrow(1, begin, end - begin).mean(1));
+  }
+  return at::stack(means, 1);
+}
+
 at::Generator generator_of(uint64_t seed) { return at::make_generator<at::CPUGeneratorImpl>(seed); }
 
 // z + weight |c - z| u: the gradient goes through the distance alone
@@ -86,64 +99,68 @@ VectorQuantizer::VectorQuantizer(const QuantizerOptions& options) : options_(opt
 Tensor VectorQuantizer::codewords() const { return l2n(codebook, 1e-12); }
 
 Tensor VectorQuantizer::nearest(const Tensor& z) const {
-  return by_token(best_match(by_head(z.detach()), codewords().detach(), {}), z);
+  const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
+  return by_token(best_match(by_head(z.detach().to(codebook.scalar_type())), codewords().detach(), {}), z);
 }
 
 int64_t VectorQuantizer::dead(int64_t steps) const { return unused.ge(steps).sum().item<int64_t>(); }
 
 void VectorQuantizer::note_use(const Tensor& index) {
-  const Tensor used = at::zeros_like(unused).scatter_(1, index, 1);
-  unused.copy_((unused + 1) * (1 - used));
+  if (!used_.defined()) used_ = at::zeros_like(codebook.select(-1, 0)).detach();
+  used_.scatter_add_(1, index, at::ones_like(index, used_.options()));
 }
 
 void VectorQuantizer::note_similarity(const Tensor& z, const Tensor& c) {
   similarity_ = (z.detach() * c.detach()).sum(-1).mean().item<double>();
 }
 
-Tensor VectorQuantizer::quantize(const Tensor& z_tokens, uint64_t seed) {
-  const Tensor z = by_head(z_tokens);
+Tensor VectorQuantizer::quantize(const Tensor& z_tokens, uint64_t seed, Note note) {
+  // In the codebook's precision, also under autocast: which codeword is nearest is no matter for eight bits.
+  const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
+  const Tensor z = by_head(z_tokens.to(codebook.scalar_type()));
+  Tensor quantized;
   switch (options_.training) {
     case CodebookTraining::ema:
-      return by_token(quantize_ema(z), z_tokens);
+      quantized = quantize_ema(z, note);
+      break;
     case CodebookTraining::diveq:
-      return by_token(quantize_diveq(z, seed), z_tokens);
+      quantized = quantize_diveq(z, seed, note);
+      break;
     case CodebookTraining::sf_diveq:
-      return by_token(quantize_sf_diveq(z, seed), z_tokens);
+      quantized = quantize_sf_diveq(z, seed, note);
+      break;
   }
-  return {};
+  return by_token(quantized, z_tokens).to(z_tokens.scalar_type());
 }
 
-Tensor VectorQuantizer::quantize_ema(const Tensor& z) {
+Tensor VectorQuantizer::quantize_ema(const Tensor& z, Note note) {
   const Tensor bonus = unused.to(z.scalar_type()) * options_.no_use;
   const Tensor index = best_match(z, codewords(), bonus);
   const Tensor c = gather_rows(codewords(), index);
-  const Tensor quantized = z + (c - z).detach();
-  commitment_ = options_.commitment * (z - c.detach()).square().sum(-1).mean();
-  const torch::NoGradGuard no_grad;
-  note_use(index);
-  note_similarity(z, c);
-  const double keep = options_.ema_decay;
-  const Tensor ones = at::ones_like(index, z.options());
-  ema_counts.mul_(keep).add_(at::zeros_like(ema_counts).scatter_add_(1, index, ones), 1 - keep);
-  const Tensor sums = at::zeros_like(ema_sums).scatter_add_(1, index.unsqueeze(-1).expand_as(z), z);
-  ema_sums.mul_(keep).add_(sums, 1 - keep);
-  // Averages of nothing say nothing: a codeword that has not been used for long stays where it was.
-  const Tensor means = ema_sums / ema_counts.clamp_min(1e-5).unsqueeze(-1);
-  codebook.copy_(at::where(ema_counts.unsqueeze(-1) > 1e-5, means, codebook));
-  return quantized;
+  commitment_ = options_.commitment * (z - c.detach()).square().sum(-1).sum(0).mean();
+  if (note == Note::yes) {
+    const torch::NoGradGuard no_grad;
+    note_use(index);
+    note_similarity(z, c);
+    if (!sums_.defined()) sums_ = at::zeros_like(codebook).detach();
+    sums_.scatter_add_(1, index.unsqueeze(-1).expand_as(z), z.detach());
+  }
+  return z + (c - z).detach();
 }
 
-Tensor VectorQuantizer::quantize_diveq(const Tensor& z, uint64_t seed) {
+Tensor VectorQuantizer::quantize_diveq(const Tensor& z, uint64_t seed, Note note) {
   const Tensor words = codewords();
   const Tensor index = best_match(z, words, unused.to(z.scalar_type()) * options_.no_use);
   const Tensor c = gather_rows(words, index);
-  note_use(index);
-  note_similarity(z, c);
+  if (note == Note::yes) {
+    note_use(index);
+    note_similarity(z, c);
+  }
   const Tensor noise = at::randn(z.sizes(), generator_of(seed), z.options()) * options_.noise;
   return z + towards(z, c, noise);
 }
 
-Tensor VectorQuantizer::quantize_sf_diveq(const Tensor& z, uint64_t seed) {
+Tensor VectorQuantizer::quantize_sf_diveq(const Tensor& z, uint64_t seed, Note note) {
   at::Generator generator = generator_of(seed);
   const Tensor words = codewords();
   const int64_t segments = options_.codewords - 1;
@@ -156,8 +173,10 @@ Tensor VectorQuantizer::quantize_sf_diveq(const Tensor& z, uint64_t seed) {
     const Tensor idle = at::maximum(unused.narrow(1, 0, segments), unused.narrow(1, 1, segments));
     // |z - d|^2 is smallest where z . d - |d|^2 / 2 is largest; the bonus counts as similarity
     index = best_match(z, points, idle.to(z.scalar_type()) * options_.no_use - points.square().sum(-1) / 2);
-    note_use(at::cat({index, index + 1}, 1));
-    note_similarity(z, gather_rows(words, best_match(z, words, {})));
+    if (note == Note::yes) {
+      note_use(at::cat({index, index + 1}, 1));
+      note_similarity(z, gather_rows(words, best_match(z, words, {})));
+    }
   }
   const Tensor a = gather_rows(words, index), b = gather_rows(words, index + 1);
   const Tensor l = gather_rows(share, index);
@@ -166,22 +185,66 @@ Tensor VectorQuantizer::quantize_sf_diveq(const Tensor& z, uint64_t seed) {
   return z + (1 - l) * towards(z, a, noise_a) + l * towards(z, b, noise_b);
 }
 
-void VectorQuantizer::start_from(const Tensor& z_tokens) {
+void VectorQuantizer::collect(const Tensor& z_tokens) {
   const torch::NoGradGuard no_grad;
-  const Tensor z = by_head(z_tokens.detach());
-  const int64_t tokens = z.size(1), count = options_.codewords;
-  if (tokens == 0) return;
-  std::vector<Tensor> means;
-  for (int64_t i = 0; i < count; ++i) {
-    const int64_t begin = i * tokens / count, end = std::max(begin + 1, (i + 1) * tokens / count);
-    means.push_back(z.narrow(1, begin, end - begin).mean(1));
+  const Tensor z = by_head(z_tokens.detach().to(codebook.scalar_type()));
+  if (z.size(1) > 0) collected_.push_back(block_means(z, std::min(options_.codewords, z.size(1))));
+}
+
+std::vector<Tensor> VectorQuantizer::statistics() {
+  if (!used_.defined()) used_ = at::zeros_like(codebook.select(-1, 0)).detach();
+  if (!ema_sums.defined()) return {used_};
+  if (!sums_.defined()) sums_ = at::zeros_like(codebook).detach();
+  return {used_, sums_};
+}
+
+// The codewords are shared out among the forwards, and those of a forward among the ranks: the order in which one rank
+// would see the rows of all.
+Tensor VectorQuantizer::start_statistics(int64_t rank, int64_t ranks) {
+  const torch::NoGradGuard no_grad;
+  start_ = at::zeros_like(codebook).detach();
+  const auto forwards = static_cast<int64_t>(collected_.size());
+  for (int64_t forward = 0; forward < forwards; ++forward) {
+    const int64_t first = forward * options_.codewords / forwards;
+    const int64_t count = (forward + 1) * options_.codewords / forwards - first;
+    const int64_t begin = first + rank * count / ranks, end = first + (rank + 1) * count / ranks;
+    if (end == begin) continue;
+    start_.slice(1, begin, end).copy_(block_means(collected_[static_cast<size_t>(forward)], end - begin));
   }
-  codebook.copy_(l2n(at::stack(means, 1), 1e-12));
-  unused.zero_();
-  if (ema_sums.defined()) {
-    ema_counts.fill_(1);
-    ema_sums.copy_(codebook);
+  return start_;
+}
+
+bool VectorQuantizer::end_step() {
+  const torch::NoGradGuard no_grad;
+  if (!start_.defined() && !collected_.empty()) start_statistics(0, 1);
+  // A codeword that no key fell to keeps its random start.
+  const Tensor found = start_.defined() ? start_.norm(2, -1, true).gt(0) : Tensor();
+  const bool starts = found.defined() && found.any().item<bool>();
+  if (starts) {
+    codebook.copy_(l2n(at::where(found, start_, codebook), 1e-12));
+    unused.zero_();
+    if (ema_sums.defined()) {
+      ema_counts.fill_(1);
+      ema_sums.copy_(codebook);
+    }
+  } else if (used_.defined() && used_.gt(0).any().item<bool>()) {
+    unused.copy_((unused + 1) * used_.eq(0));
+    if (ema_sums.defined()) {
+      const double keep = options_.ema_decay;
+      ema_counts.mul_(keep).add_(used_, 1 - keep);
+      ema_sums.mul_(keep).add_(sums_, 1 - keep);
+      // Averages of nothing say nothing: a codeword that has not been used for long stays where it was.
+      const Tensor means = ema_sums / ema_counts.clamp_min(1e-5).unsqueeze(-1);
+      codebook.copy_(at::where(ema_counts.unsqueeze(-1) > 1e-5, means, codebook));
+    }
   }
+  drop_step();
+  return starts;
+}
+
+void VectorQuantizer::drop_step() {
+  used_ = sums_ = start_ = Tensor();
+  collected_.clear();
 }
 
 }  // namespace ovq::nn

@@ -6,13 +6,20 @@
 //   sf_diveq  the same towards both ends of the nearest segment point d_j = (1 - l_j) c_j + l_j c_{j+1}, l_j ~ U(0, 1)
 //
 // No-use bonus: a codeword unused for m training steps gets `no_use` * m added to its similarity in the search.
+//
+// A training step may have several forwards (lengths, parts of a batch, ranks). Codewords and counters stand still in
+// it: its forwards are only noted, and end_step() moves them on by all that was noted, on every rank alike if the
+// statistics were added up before.
 #pragma once
+
+#include <vector>
 
 #include "ovq/ops/torch.h"
 
 namespace ovq::nn {
 
 enum class CodebookTraining { ema, diveq, sf_diveq };
+enum class Note { no, yes };  // whether a forward counts: one that repeats another does not
 
 struct QuantizerOptions {
   int64_t heads = 1, codewords = 512, dim = 64;
@@ -33,16 +40,27 @@ class VectorQuantizer : public torch::nn::Module {
   // z [B, T, H, D] -> index of the nearest codeword [B, T, H]
   at::Tensor nearest(const at::Tensor& z) const;
 
-  // Training: z [B, T, H, D] -> z_q [B, T, H, D]; notes which codewords were used, and with `ema` moves them. All noise
-  // comes from `seed`.
-  at::Tensor quantize(const at::Tensor& z, uint64_t seed);
+  // Training: z [B, T, H, D] -> z_q [B, T, H, D]. All noise comes from `seed`.
+  at::Tensor quantize(const at::Tensor& z, uint64_t seed, Note note = Note::yes);
 
-  // Codewords become means of consecutive blocks of z [B, T, H, D].
-  void start_from(const at::Tensor& z);
+  // Keys z [B, T, H, D] for the codebook to start from.
+  void collect(const at::Tensor& z);
 
-  at::Tensor commitment_loss() const { return commitment_; }  // of the last quantize with `ema`
-  double similarity() const { return similarity_; }           // mean cosine of keys and codewords in the last quantize
-  int64_t dead(int64_t steps) const;                          // codewords unused for at least this many steps
+  // What was noted since the last step's end. Ranks add these up, each tensor in place, before end_step(); they have
+  // the same shapes on all of them.
+  std::vector<at::Tensor> statistics();
+  // The same for the collected keys: the r-th of `ranks` parts of the codewords they become, zeros for the others.
+  at::Tensor start_statistics(int64_t rank, int64_t ranks);
+  // Counters and, with `ema`, codewords move on. If keys were collected, the codewords become means of consecutive
+  // blocks of them, forward after forward, and the result is true.
+  bool end_step();
+  // Forgets what was noted.
+  void drop_step();
+
+  // Of the last quantize with `ema`: the sum over heads, averaged over tokens.
+  at::Tensor commitment_loss() const { return commitment_; }
+  double similarity() const { return similarity_; }  // mean cosine of keys and codewords in the last quantize
+  int64_t dead(int64_t steps) const;                 // codewords unused for at least this many steps
 
   const QuantizerOptions& options() const { return options_; }
 
@@ -51,15 +69,19 @@ class VectorQuantizer : public torch::nn::Module {
   at::Tensor ema_counts, ema_sums;  // [H, K], [H, K, D], with `ema`
 
  private:
-  at::Tensor quantize_diveq(const at::Tensor& z, uint64_t seed);
-  at::Tensor quantize_sf_diveq(const at::Tensor& z, uint64_t seed);
-  at::Tensor quantize_ema(const at::Tensor& z);
+  at::Tensor quantize_diveq(const at::Tensor& z, uint64_t seed, Note note);
+  at::Tensor quantize_sf_diveq(const at::Tensor& z, uint64_t seed, Note note);
+  at::Tensor quantize_ema(const at::Tensor& z, Note note);
   void note_use(const at::Tensor& index);
   void note_similarity(const at::Tensor& z, const at::Tensor& codewords);
 
   QuantizerOptions options_;
   at::Tensor commitment_;
   double similarity_ = 0;
+  // Of this step. used [H, K]: how often; sums [H, K, D] with `ema`; undefined: nothing yet
+  at::Tensor used_, sums_;
+  std::vector<at::Tensor> collected_;  // a forward's block means each, [H, blocks, D]
+  at::Tensor start_;                   // [H, K, D]: what they become, on this rank or added up
 };
 
 }  // namespace ovq::nn

@@ -1,14 +1,33 @@
 #include "ovq/nn/vq_attention.h"
 
+#include <c10/core/impl/LocalDispatchKeySet.h>
+#include <torch/csrc/autograd/graph_task.h>
+
 #include <algorithm>
 #include <limits>
 
 #include "ovq/kernels/error.h"
+#include "ovq/nn/cache.h"
 #include "ovq/nn/packed.h"
 #include "ovq/ops/attention.h"
 
 namespace ovq::nn {
 namespace {
+
+// Whether this thread is in a backward pass.
+bool inside_backward() { return torch::autograd::get_current_graph_task_exec_info() != nullptr; }
+
+// A number that two tensors share if they have the same elements, and else hardly ever.
+uint64_t fingerprint(const Tensor& x) {
+  const Tensor flat = x.detach().to(at::kCPU, at::kFloat).contiguous();
+  const auto* words = reinterpret_cast<const uint32_t*>(flat.data_ptr<float>());
+  uint64_t hash = static_cast<uint64_t>(flat.numel());
+  for (int64_t i = 0; i < flat.numel(); ++i) {
+    hash = (hash ^ words[i]) * 0x9e3779b97f4a7c15;
+    hash ^= hash >> 32;
+  }
+  return hash;
+}
 
 // [B, t, Hkv, ...] -> [B, Hkv, t, ...]
 Tensor heads_first(const Tensor& x) { return x.transpose(1, 2); }
@@ -51,8 +70,11 @@ Tensor read(const Tensor& q, const Tensor& codewords, const Tensor& beta, const 
 
 }  // namespace
 
-Tensor vq_linear_attention(const Tensor& q, const Tensor& index, const Tensor& codewords, const Tensor& v,
+Tensor vq_linear_attention(const Tensor& given_q, const Tensor& index, const Tensor& codewords, const Tensor& given_v,
                            const Tensor& beta, int64_t chunk, MixerState& state) {
+  // In the codebook's precision, also under autocast: counts outgrow eight bits.
+  const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
+  const Tensor q = given_q.to(codewords.scalar_type()), v = given_v.to(codewords.scalar_type());
   const int64_t batch = q.size(0), kv_heads = codewords.size(0);
   if (!state.tensors.contains("counts")) {
     state.tensors["counts"] = at::zeros({batch, kv_heads, codewords.size(1)}, q.options());
@@ -75,7 +97,8 @@ Tensor vq_linear_attention(const Tensor& q, const Tensor& index, const Tensor& c
     state.position += count;
     first += count;
   }
-  return outputs.empty() ? at::zeros({batch, 0, q.size(2), v.size(3)}, q.options()) : at::cat(outputs, 1);
+  const Tensor o = outputs.empty() ? at::zeros({batch, 0, q.size(2), v.size(3)}, q.options()) : at::cat(outputs, 1);
+  return o.to(given_q.scalar_type());
 }
 
 VqAttention::VqAttention(const VqAttentionOptions& options) : AttentionHeads("vq", options.heads), options_(options) {
@@ -100,41 +123,93 @@ int64_t VqAttention::state_bytes(int64_t tokens) const {
   const int64_t window = tokens <= 2 * chunk ? tokens : chunk + (tokens - 1) % chunk + 1;
   const int64_t dictionary = options_.codewords * (dim + 1) * static_cast<int64_t>(sizeof(float));
   const int64_t token = dim * static_cast<int64_t>(sizeof(float)) + static_cast<int64_t>(sizeof(int64_t));
-  return heads().kv_heads * (dictionary + window * token);
+  return heads().kv_heads * (dictionary + window * token) + input_state_bytes(tokens);
 }
 
 void VqAttention::begin_step(int64_t step, uint64_t seed) {
+  end_step();
   step_ = step;
   seed_ = seed;
+  told_ = true;
+}
+
+void VqAttention::end_step() {
+  if (quantizer_->end_step()) start();
+  forwards_.clear();
+}
+
+void VqAttention::drop_step() {
+  quantizer_->drop_step();
+  forwards_.clear();
+}
+
+std::vector<Tensor> VqAttention::step_statistics(int64_t rank, int64_t ranks) {
+  if (started()) return quantizer_->statistics();
+  return {quantizer_->start_statistics(rank, ranks)};
+}
+
+bool VqAttention::begins_own_step() const { return is_training() && !told_ && !inside_backward(); }
+
+Tensor VqAttention::auxiliary_loss() const {
+  kernels::check(!auxiliary_.defined() || auxiliary_.requires_grad() || !at::GradMode::is_enabled(), "vq",
+                 "the last training forward ran without gradients, and so did its auxiliary loss, as under reentrant "
+                 "checkpointing; must run with them: use_reentrant=False");
+  return auxiliary_;
 }
 
 Tensor VqAttention::training_keys(const Tensor& k) {
-  if (step_ < options_.warmup) return k;
-  if (started_.item<int64_t>() == 0) {
-    quantizer_->start_from(k);
-    started_.fill_(1);
+  const uint64_t keys = fingerprint(k);
+  // A forward inside of backward is one that has been: activation checkpointing computes it again.
+  const bool again = inside_backward();
+  if (again) {
+    kernels::check(forwards_.contains(keys), "vq",
+                   "backward computes a forward again that is not of this step; call begin_step before each training "
+                   "step, and nothing that changes weights before its last backward");
+  } else {
+    if (!told_) {
+      end_step();
+      seed_ = static_cast<uint64_t>(++step_);
+    }
+    forwards_.insert(keys);
+    auxiliary_ = Tensor();
   }
-  const Tensor quantized = quantizer_->quantize(k, seed_);
-  auxiliary_ = quantizer_->commitment_loss();
+  if (!started()) {
+    if (!again && step_ + 1 >= options_.warmup) quantizer_->collect(k);
+    return k + 0 * quantizer_->codebook.sum();  // a part of the graph: DistributedDataParallel waits for every gradient
+  }
+  const Tensor quantized = quantizer_->quantize(k, seed_ ^ keys, again ? Note::no : Note::yes);
+  if (!again) auxiliary_ = quantizer_->commitment_loss();
   return quantized;
 }
 
+Tensor VqAttention::attend_unquantized(const Inputs& in, MixerState* state, const OptionalTensor& cu_seqlens) {
+  if (state == nullptr) return ops::attention(in.q, in.k, in.v, beta(), 0, 0, cu_seqlens);
+  kernels::check(!state->tensors.contains("counts"), "vq",
+                 "state is of a layer whose codebook has started; this layer's has not");
+  const Tensor keys = extend_cache(state->tensors["keys"], in.k, 0);
+  const Tensor values = extend_cache(state->tensors["values"], in.v, 0);
+  state->position += in.q.size(1);
+  return ops::attention(in.q, keys, values, beta(), 0, keys.size(1) - in.q.size(1));
+}
+
 Tensor VqAttention::mix(const Tensor& x, MixerState* state, const OptionalTensor& cu_seqlens) {
-  auto [q, k, v] = project(x);
-  q = unit_norm(q);
-  k = unit_norm(k);
-  auxiliary_ = Tensor();
+  const bool training = is_training() && state == nullptr;
+  kernels::check(state == nullptr || !is_training() || !at::GradMode::is_enabled(), "vq",
+                 "training with a state: its keys would have no gradients; train without a state, or call eval()");
+  const Inputs in = attention_inputs(x, state, cu_seqlens);
+  if (training) return output(ops::attention(in.q, training_keys(in.k), in.v, beta(), 0, 0, cu_seqlens));
+  if (!started()) return output(attend_unquantized(in, state, cu_seqlens));
+  const Tensor index = quantizer_->nearest(in.k), codewords = quantizer_->codewords();
   if (state != nullptr) {
-    return output(
-        vq_linear_attention(q, quantizer_->nearest(k), quantizer_->codewords(), v, beta(), options_.chunk, *state));
+    kernels::check(!state->tensors.contains("keys"), "vq",
+                   "state is of a layer whose codebook has not started; this layer's has");
+    return output(vq_linear_attention(in.q, index, codewords, in.v, beta(), options_.chunk, *state));
   }
-  if (is_training()) return output(ops::attention(q, training_keys(k), v, beta(), 0, 0, cu_seqlens));
-  const Tensor index = quantizer_->nearest(k), codewords = quantizer_->codewords();
   if (options_.form == VqForm::linear) {
     const auto one = [&](int64_t first, int64_t length) {
       MixerState fresh;
-      return vq_linear_attention(q.narrow(1, first, length), index.narrow(1, first, length), codewords,
-                                 v.narrow(1, first, length), beta(), options_.chunk, fresh);
+      return vq_linear_attention(in.q.narrow(1, first, length), index.narrow(1, first, length), codewords,
+                                 in.v.narrow(1, first, length), beta(), options_.chunk, fresh);
     };
     std::vector<Tensor> parts;
     if (cu_seqlens) {
@@ -146,9 +221,10 @@ Tensor VqAttention::mix(const Tensor& x, MixerState* state, const OptionalTensor
     return output(at::cat(parts, 1));
   }
   const Tensor flat = index.permute({2, 0, 1}).reshape({codewords.size(0), -1, 1}).expand({-1, -1, codewords.size(2)});
-  const Tensor quantized =
-      codewords.gather(1, flat).view({codewords.size(0), k.size(0), k.size(1), k.size(3)}).permute({1, 2, 0, 3});
-  return output(ops::attention(q, quantized, v, beta(), 0, 0, cu_seqlens));
+  const Tensor quantized = codewords.gather(1, flat)
+                               .view({codewords.size(0), in.k.size(0), in.k.size(1), in.k.size(3)})
+                               .permute({1, 2, 0, 3});
+  return output(ops::attention(in.q, quantized.to(in.q.scalar_type()), in.v, beta(), 0, 0, cu_seqlens));
 }
 
 }  // namespace ovq::nn

@@ -5,8 +5,14 @@
 //              and the tokens of chunks c - 1 and c one by one;
 //              equal keys have equal logits, so both are the same function
 //
-// Training uses the quadratic form, whose keys carry the gradients of the codebook; with a state the linear form runs.
+// Training uses the quadratic form, whose keys carry the gradients of the codebook; with a state the linear form runs,
+// which has no training: there a key's choice of its codeword has no gradient.
+//
+// Warm-up: until the codebook has started from the keys of a training step, keys stay as they are, in training and
+// outside of it, and the state is a cache of keys and values.
 #pragma once
+
+#include <set>
 
 #include "ovq/nn/attention_heads.h"
 #include "ovq/nn/vector_quantizer.h"
@@ -25,7 +31,7 @@ struct VqAttentionOptions {
   double noise = 1e-3;
   double ema_decay = 0.99;
   double commitment = 1e-4;
-  int64_t warmup = 0;  // training steps with unquantized keys; then the codebook starts from means of keys
+  int64_t warmup = 0;  // training steps with unquantized keys, at least one; the last one's keys start the codebook
 };
 
 class VqAttention : public AttentionHeads {
@@ -36,20 +42,31 @@ class VqAttention : public AttentionHeads {
   VectorQuantizer& quantizer() { return *quantizer_; }
   int64_t state_bytes(int64_t tokens) const override;
   void begin_step(int64_t step, uint64_t seed) override;
-  Tensor auxiliary_loss() const override { return auxiliary_; }
+  void end_step() override;
+  void drop_step() override;
+  std::vector<Tensor> step_statistics(int64_t rank, int64_t ranks) override;
+  bool begins_own_step() const override;
+  Tensor auxiliary_loss() const override;
+
+  bool started() const { return started_.item<int64_t>() != 0; }
+  // Ends the warm-up with the codebook as it is.
+  void start() { started_.fill_(1); }
 
  protected:
   Tensor mix(const Tensor& x, MixerState* state, const OptionalTensor& cu_seqlens) override;
 
  private:
   Tensor training_keys(const Tensor& k);
+  Tensor attend_unquantized(const Inputs& in, MixerState* state, const OptionalTensor& cu_seqlens);
 
   VqAttentionOptions options_;
   std::shared_ptr<VectorQuantizer> quantizer_;
   Tensor started_;  // [] int64 buffer: whether the codebook has its first values
   Tensor auxiliary_;
-  int64_t step_ = 0;
+  int64_t step_ = -1;
   uint64_t seed_ = 0;
+  bool told_ = false;            // by begin_step which step it is
+  std::set<uint64_t> forwards_;  // fingerprints of the keys of this step's forwards
 };
 
 // The linear form: q [B, T, H, D], index [B, T, Hkv] of codewords [Hkv, K, D], v [B, T, Hkv, D] -> o [B, T, H, D].

@@ -76,7 +76,12 @@ StepReport Trainer::step() {
   report.accuracy = static_cast<double>(right) / static_cast<double>(targets);
   report.gradient_norm = optimizer_.clip_gradients(options.clip);
   report.skipped = !std::isfinite(report.loss) || !std::isfinite(report.gradient_norm);
-  if (!report.skipped) optimizer_.step(report.rate);
+  if (report.skipped) {
+    model_->drop_step();
+  } else {
+    optimizer_.step(report.rate);
+    model_->end_step();
+  }
   ++progress_.step;
   progress_.tokens += report.tokens;
   progress_.skipped += report.skipped ? 1 : 0;

@@ -9,6 +9,7 @@ import json
 from typing import Any, Callable, Dict, List, Optional, Tuple, Type, TypeVar, Union
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 
 from ._library import invoke
@@ -47,6 +48,9 @@ class CompiledModule(Tensors):
     _state_type: Type[LayerStates]
     _op: str
 
+    process_group: Any = None
+    """The torch.distributed group of the ranks that train this module together; None: all."""
+
     @property
     def config(self) -> Dict[str, Any]:
         """What it is made of, as config.json spells it."""
@@ -61,12 +65,34 @@ class CompiledModule(Tensors):
         invoke(self._op, self._handle.set_centroids, centroids)
 
     def begin_step(self, step: int, seed: int) -> None:
-        """Before each training step, where noise is involved (VQ-attention): it is a function of both numbers."""
+        """Before each training step, which may have any number of forwards (VQ-attention).
+
+        What the codebooks learn other than by gradients moves on here, by all forwards of the step before, and all noise
+        of the step is a function of both numbers and the inputs. Where torch.distributed is initialized, all ranks must
+        call it: they add up what their forwards noted. Without begin_step every training forward is a step.
+        """
+        self._add_up_ranks()
         invoke(self._op, self._handle.begin_step, step, seed)
+
+    def end_step(self) -> None:
+        """Ends the step at once, e.g. before saving or evaluating; the next begin_step would. On all ranks."""
+        self._add_up_ranks()
+        invoke(self._op, self._handle.end_step)
 
     def auxiliary_loss(self) -> Optional[Tensor]:
         """What the last training forward adds to the loss; None: nothing."""
-        return self._handle.auxiliary_loss()
+        return invoke(self._op, self._handle.auxiliary_loss)
+
+    def _before_forward(self) -> None:
+        if self.training and self._handle.begins_own_step():
+            self._add_up_ranks()
+
+    def _add_up_ranks(self) -> None:
+        if not (dist.is_available() and dist.is_initialized() and dist.get_world_size(self.process_group) > 1):
+            return
+        group = self.process_group
+        for statistic in self._handle.step_statistics(dist.get_rank(group), dist.get_world_size(group)):
+            dist.all_reduce(statistic, group=group)
 
     def train(self, mode: bool = True) -> "CompiledModule":
         super().train(mode)
@@ -76,6 +102,7 @@ class CompiledModule(Tensors):
     def _run(
         self, x: Tensor, state: Any, return_state: bool, cu_seqlens: Optional[Tensor]
     ) -> Union[Tensor, Tuple[Tensor, Any]]:
+        self._before_forward()
         if state is None and not return_state:
             return invoke(self._op, self._handle.forward, x, cu_seqlens)
         handles = [] if state is None else handles_of(self._op, state, cu_seqlens, self._state_type)

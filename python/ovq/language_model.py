@@ -84,6 +84,7 @@ class LanguageModel(CompiledModule):
 
     def hidden(self, tokens: Tensor, *, cu_seqlens: Optional[Tensor] = None) -> Tensor:
         """What the output embedding reads: tokens [B, T] -> [B, T, hidden_size]."""
+        self._before_forward()
         return invoke(self._op, self._handle.hidden, tokens, cu_seqlens)
 
     def step(self, tokens: Tensor, state: ModelStates, *, cu_seqlens: Optional[Tensor] = None) -> Tensor:

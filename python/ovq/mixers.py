@@ -83,6 +83,8 @@ class Attention(Mixer):
         heads: of the queries; kv_heads (heads): of keys and values, a divisor of heads; head_dim: dim // heads.
         window: a query sees this many keys, its own included; None: all before it.
         rope: rotary positions; head_dim must be even. rope_base: their base.
+        value_shift: insert the key of the token before, with a learned mean of both tokens' values.
+        convolution: a short convolution on queries and keys before their norm.
         beta_init: where b starts in beta = b sqrt(head_dim).
     """
 
@@ -96,6 +98,8 @@ class Attention(Mixer):
         window: Optional[int] = None,
         rope: bool = False,
         rope_base: float = 10000.0,
+        value_shift: bool = False,
+        convolution: bool = False,
         beta_init: float = 1.0,
         device: Any = None,
         dtype: Optional[torch.dtype] = None,
@@ -109,6 +113,8 @@ class Attention(Mixer):
             window=window,
             rope=rope,
             rope_base=rope_base,
+            value_shift=value_shift,
+            convolution=convolution,
             beta_init=beta_init,
             device=device,
             dtype=dtype,
@@ -186,7 +192,9 @@ class OVQAttention(Mixer):
 class VQAttention(Mixer):
     """VQ-attention: causal attention with every key replaced by its nearest codeword of a learned codebook.
 
-    Call `begin_step` before each training step and add `auxiliary_loss` to the loss.
+    Call `begin_step` before each training step, which may have any number of forwards, and add `auxiliary_loss` to the
+    loss. Without `begin_step` every training forward is a step. Training takes no state: a key's choice of its codeword
+    has no gradient in the form that states are for.
 
     Args:
         dim: of the input and output.
@@ -195,7 +203,10 @@ class VQAttention(Mixer):
         form: "quadratic" or "linear", the same function: how to compute it outside of training and without a state.
         training: of the codebook: "sf-diveq", "diveq" or "ema". noise: of both DiVeQs; ema_decay, commitment: of "ema".
         no_use: bonus per step for codewords that nothing used.
-        warmup: training steps with keys as they are; then the codebook starts from means of keys.
+        warmup: training steps with keys as they are, at least one; the keys of the last one start the codebook. Until then
+            the layer is attention outside of training too.
+        value_shift: insert the key of the token before, with a learned mean of both tokens' values.
+        convolution: a short convolution on queries and keys before their norm.
         beta_init: where b starts in beta = b sqrt(head_dim).
     """
 
@@ -215,6 +226,8 @@ class VQAttention(Mixer):
         ema_decay: float = 0.99,
         commitment: float = 1e-4,
         warmup: int = 0,
+        value_shift: bool = False,
+        convolution: bool = False,
         beta_init: float = 1.0,
         device: Any = None,
         dtype: Optional[torch.dtype] = None,
@@ -234,6 +247,8 @@ class VQAttention(Mixer):
             ema_decay=ema_decay,
             commitment=commitment,
             warmup=warmup,
+            value_shift=value_shift,
+            convolution=convolution,
             beta_init=beta_init,
             device=device,
             dtype=dtype,

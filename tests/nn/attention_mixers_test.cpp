@@ -54,8 +54,8 @@ TEST(OvqAttentionLayer, MoreCentroidsMidway) {
 // What a state keeps must not hold on to the whole prompt.
 TEST(OvqAttentionLayer, LongPromptsLeaveNothingBehind) {
   torch::manual_seed(4);
-  OvqAttention mixer(
-      {.heads = kHeads, .dictionary = {.chunk = 4, .centroids = 6}, .value_shift = true, .convolution = true});
+  OvqAttention mixer({.heads = {.width = 6, .heads = 2, .head_dim = 4, .value_shift = true, .convolution = true},
+                      .dictionary = {.chunk = 4, .centroids = 6}});
   const torch::NoGradGuard no_grad;
   MixerState state;
   mixer.forward(at::randn({1, 5000, 6}), state);

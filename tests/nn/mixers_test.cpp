@@ -30,12 +30,21 @@ int64_t width_of(const auto& options) {
   }
 }
 
+constexpr int kShift = 1, kConvolution = 2;
+
+HeadOptions with(HeadOptions heads, int extras) {
+  heads.value_shift = (extras & kShift) != 0;
+  heads.convolution = (extras & kConvolution) != 0;
+  return heads;
+}
+
 template <class Made, class Options>
 NamedCase named_case(const std::string& name, const Options& options) {
   return {name,
           {.make =
                [options] {
                  const auto mixer = std::make_shared<Made>(options);
+                 if constexpr (requires { mixer->start(); }) mixer->start();
                  mixer->eval();
                  return mixer;
                },
@@ -60,13 +69,17 @@ std::vector<NamedCase> every_mixer() {
       named_case<Attention>("Window", AttentionOptions{.heads = kHeads, .window = 5}),
       named_case<Attention>("WindowRope", AttentionOptions{.heads = kGrouped, .window = 64, .rope = true}),
       named_case<Attention>("WindowOfOne", AttentionOptions{.heads = kHeads, .window = 1}),
+      named_case<Attention>("FullShift", AttentionOptions{.heads = with(kHeads, kShift)}),
+      named_case<Attention>("FullConvolution", AttentionOptions{.heads = with(kHeads, kConvolution)}),
+      named_case<Attention>(
+          "WindowEverything",
+          AttentionOptions{.heads = with(kGrouped, kShift | kConvolution), .window = 5, .rope = true}),
       ovq_case("Ovq", {}),
       ovq_case("OvqGrouped", {.heads = kGrouped}),
       ovq_case("OvqRope", {.dictionary = {.rope = true}}),
-      ovq_case("OvqShift", {.value_shift = true}),
-      ovq_case("OvqConvolution", {.convolution = true}),
-      ovq_case("OvqEverything",
-               {.heads = kGrouped, .dictionary = {.rope = true}, .value_shift = true, .convolution = true}),
+      ovq_case("OvqShift", {.heads = with(kHeads, kShift)}),
+      ovq_case("OvqConvolution", {.heads = with(kHeads, kConvolution)}),
+      ovq_case("OvqEverything", {.heads = with(kGrouped, kShift | kConvolution), .dictionary = {.rope = true}}),
       ovq_case("OvqLinearGrowth", {.dictionary = {.growth = Growth::linear, .total_tokens = 100}}),
       ovq_case("OvqAllGrowth", {.dictionary = {.growth = Growth::all}}),
       ovq_case("OvqRandom", {.dictionary = {.new_centroids = NewCentroids::random, .seed = 3}}),
@@ -81,10 +94,13 @@ std::vector<NamedCase> every_mixer() {
       named_case<MesaNet>("MesaNet", MesaNetOptions{.width = 6, .heads = 2, .key_dim = 4, .value_dim = 3}),
   };
   for (const VqForm form : {VqForm::quadratic, VqForm::linear}) {
-    all.push_back(
-        named_case<VqAttention>(form == VqForm::linear ? "VqLinear" : "VqQuadratic",
-                                VqAttentionOptions{.heads = kGrouped, .codewords = 5, .chunk = 4, .form = form}));
-    all.back().mixer.gradient_time = 10;
+    for (const int extras : {0, kShift | kConvolution}) {
+      const std::string name = std::string("Vq") + (form == VqForm::linear ? "Linear" : "Quadratic");
+      all.push_back(named_case<VqAttention>(
+          name + (extras == 0 ? "" : "Everything"),
+          VqAttentionOptions{.heads = with(kGrouped, extras), .codewords = 5, .chunk = 4, .form = form}));
+      all.back().mixer.gradient_time = 10;
+    }
   }
   return all;
 }

@@ -30,6 +30,7 @@ TEST(VqAttentionForms, LinearEqualsQuadratic) {
       }
       for (VqAttention* mixer : {&linear, &quadratic}) {
         mixer->to(at::kDouble);
+        mixer->start();
         mixer->eval();
       }
       for (const int64_t time : {1, 2, 31, 32, 33, 130}) {
@@ -201,6 +202,7 @@ TEST(Quantizer, NoUseBonusRevivesCodewords) {
         const Tensor keys = 0.1 * at::randn({1, 32, 1, 4});
         keys.select(-1, 0).add_(1);
         quantizer.quantize(l2n(keys, 1e-12), static_cast<uint64_t>(step));
+        quantizer.end_step();
       }
       return quantizer.dead(900);
     };
@@ -229,6 +231,7 @@ TEST(Quantizer, MovingAveragesReachTheMeansOfTheirKeys) {
   for (int64_t step = 0; step < 2000; ++step) {
     keys = l2n(around.repeat({50, 1}).view({1, 100, 1, 3}) + 0.05 * at::randn({1, 100, 1, 3}), 1e-12);
     quantizer.quantize(keys, 0);
+    quantizer.end_step();
   }
   EXPECT_TRUE(close(quantizer.codewords()[0].slice(0, 0, 2), around, 0.02));
   EXPECT_TRUE(close(quantizer.codewords()[0][2], unused, 1e-5));  // long unused, but still of norm one
@@ -238,6 +241,7 @@ TEST(Quantizer, MovingAveragesReachTheMeansOfTheirKeys) {
   EXPECT_GT(quantizer.similarity(), 0.99);
 }
 
+// Summed over heads, averaged over tokens.
 TEST(Quantizer, CommitmentPullsTheKeys) {
   VectorQuantizer quantizer(
       {.heads = 2, .codewords = 5, .dim = 3, .training = CodebookTraining::ema, .commitment = 0.5});
@@ -252,7 +256,7 @@ TEST(Quantizer, CommitmentPullsTheKeys) {
     for (int64_t h = 0; h < 2; ++h) {
       const Tensor word = words[h][index[0][t][h].item<int64_t>()];
       EXPECT_TRUE(close(quantized[0][t][h], word, 1e-15));
-      EXPECT_TRUE(close(pull[0][t][h], 0.5 * 2 * (z[0][t][h] - word) / 8, 1e-12));
+      EXPECT_TRUE(close(pull[0][t][h], 0.5 * 2 * (z[0][t][h] - word) / 4, 1e-12));
     }
   }
 }
@@ -261,12 +265,96 @@ TEST(Quantizer, StartsFromMeansOfKeys) {
   VectorQuantizer quantizer = make_quantizer(CodebookTraining::sf_diveq, 0);
   quantizer.unused.fill_(9);
   const Tensor z = unit_rows({2, 10, 2, 3});  // 20 keys a head, four for each codeword
-  quantizer.start_from(z);
+  quantizer.collect(z);
+  EXPECT_TRUE(quantizer.end_step());
   const Tensor blocks = z.permute({2, 0, 1, 3}).reshape({2, 5, 4, 3}).mean(2);
   EXPECT_TRUE(close(quantizer.codewords(), blocks / blocks.norm(2, -1, true), 1e-6));
   EXPECT_EQ(quantizer.dead(1), 0);
-  quantizer.start_from(unit_rows({1, 2, 2, 3}));  // fewer keys than codewords
+  quantizer.collect(unit_rows({1, 2, 2, 3}));  // fewer keys than codewords
+  quantizer.end_step();
   EXPECT_TRUE(close(quantizer.codewords().norm(2, -1), at::ones({2, 5}, kDouble), 1e-6));
+}
+
+// Forwards of one step see the same codewords and counters; the step's end moves them on by all of them together.
+TEST(Quantizer, AStepIsAllItsForwards) {
+  for (const CodebookTraining training : {CodebookTraining::ema, CodebookTraining::diveq, CodebookTraining::sf_diveq}) {
+    torch::manual_seed(1);
+    VectorQuantizer together = make_quantizer(training, 1e-3, 0.01);
+    torch::manual_seed(1);
+    VectorQuantizer parts = make_quantizer(training, 1e-3, 0.01);
+    const torch::NoGradGuard no_grad;
+    for (int64_t step = 0; step < 5; ++step) {
+      const Tensor z = unit_rows({4, 1, 2, 3});
+      together.quantize(z, 1);
+      const Tensor unused = parts.unused.clone(), codebook = parts.codebook.clone();
+      for (int64_t row = 0; row < 4; ++row) {
+        // The share of a segment is noise of the forward, so its choices differ between one forward and four.
+        parts.quantize(training == CodebookTraining::sf_diveq ? z : z.narrow(0, row, 1), 1);
+        EXPECT_TRUE(close(parts.unused, unused, 0));
+        EXPECT_TRUE(close(parts.codebook, codebook, 0));
+      }
+      EXPECT_FALSE(together.end_step());
+      EXPECT_FALSE(parts.end_step());
+      EXPECT_TRUE(close(parts.unused, together.unused, 0));
+      EXPECT_TRUE(close(parts.codebook, together.codebook, 1e-14));
+      if (training == CodebookTraining::ema) {
+        EXPECT_FALSE(close(parts.codebook, codebook, 1e-6));
+      }
+    }
+    EXPECT_GT(together.unused.max().item<int64_t>(), 0);
+    const Tensor before = parts.unused.clone(), codebook = parts.codebook.clone();
+    parts.quantize(unit_rows({1, 1, 2, 3}), 1);
+    parts.drop_step();
+    parts.end_step();  // nothing was noted: no step
+    EXPECT_TRUE(close(parts.unused, before, 0));
+    EXPECT_TRUE(close(parts.codebook, codebook, 0));
+  }
+}
+
+// Two ranks with half of the rows each, their statistics added up, are one with all rows.
+TEST(Quantizer, RanksThatAddUpAreOne) {
+  for (const CodebookTraining training : {CodebookTraining::ema, CodebookTraining::diveq}) {
+    const auto make = [&] {
+      VectorQuantizer quantizer({.heads = 2, .codewords = 8, .dim = 3, .training = training, .no_use = 0.01});
+      torch::manual_seed(2);
+      const torch::NoGradGuard no_grad;
+      quantizer.codebook.copy_(l2n(at::randn({2, 8, 3}), 1e-12));
+      quantizer.to(at::kDouble);
+      return quantizer;
+    };
+    VectorQuantizer one = make(), first = make(), second = make();
+    const torch::NoGradGuard no_grad;
+    const auto end_all = [&](auto&& statistics) {
+      const std::vector<Tensor> a = statistics(first, 0), b = statistics(second, 1);
+      ASSERT_EQ(a.size(), b.size());
+      for (size_t i = 0; i < a.size(); ++i) {
+        a[i].add_(b[i]);
+        b[i].copy_(a[i]);
+      }
+      for (VectorQuantizer* quantizer : {&one, &first, &second}) quantizer->end_step();
+      for (VectorQuantizer* rank : {&first, &second}) {
+        EXPECT_TRUE(close(rank->codebook, one.codebook, 1e-14));
+        EXPECT_TRUE(close(rank->unused, one.unused, 0));
+      }
+      EXPECT_TRUE(close(first.codebook, second.codebook, 0));
+    };
+    for (const int64_t time : {8, 16}) {  // forwards of two lengths
+      const Tensor z = unit_rows({2, time, 2, 3});
+      one.collect(z);
+      first.collect(z.narrow(0, 0, 1));
+      second.collect(z.narrow(0, 1, 1));
+    }
+    end_all([](VectorQuantizer& quantizer, int64_t rank) {
+      return std::vector<Tensor>{quantizer.start_statistics(rank, 2)};
+    });
+    for (int64_t step = 0; step < 3; ++step) {
+      const Tensor z = unit_rows({2, 3, 2, 3});
+      one.quantize(z, 1);
+      first.quantize(z.narrow(0, 0, 1), 2);
+      second.quantize(z.narrow(0, 1, 1), 3);
+      end_all([](VectorQuantizer& quantizer, int64_t) { return quantizer.statistics(); });
+    }
+  }
 }
 
 TEST(VqAttentionTraining, WarmUpThenCodebookFromKeys) {
@@ -274,15 +362,23 @@ TEST(VqAttentionTraining, WarmUpThenCodebookFromKeys) {
   VqAttention mixer({.heads = {.width = 8, .heads = 2}, .codewords = 16, .warmup = 2});
   const Tensor x = at::randn({2, 64, 8});
   const Tensor start = mixer.quantizer().codebook.detach().clone();
-  mixer.begin_step(0, 1);
+  for (const int64_t step : {0, 1}) {
+    mixer.begin_step(step, 1);
+    mixer.forward(x.narrow(0, 0, 1));
+    mixer.forward(x.narrow(0, 1, 1));
+    EXPECT_FALSE(mixer.auxiliary_loss().defined());
+    EXPECT_TRUE(close(mixer.quantizer().codebook, start, 0));
+    EXPECT_FALSE(mixer.started());
+  }
   const Tensor unquantized = mixer.forward(x);
-  EXPECT_FALSE(mixer.auxiliary_loss().defined());
-  EXPECT_TRUE(close(mixer.quantizer().codebook, start, 0));
   mixer.begin_step(2, 1);
-  const Tensor quantized = mixer.forward(x);
+  EXPECT_TRUE(mixer.started());
   EXPECT_FALSE(close(mixer.quantizer().codebook, start, 1e-3));
+  const Tensor quantized = mixer.forward(x);
   EXPECT_FALSE(close(quantized, unquantized, 1e-6));
   EXPECT_GT(mixer.quantizer().similarity(), 0.5);
+  EXPECT_TRUE(close(mixer.forward(x), quantized, 0));                      // the same step and input: the same noise
+  EXPECT_FALSE(close(mixer.forward(x.flip(0)).flip(0), quantized, 1e-7));  // another input
   const Tensor begun = mixer.quantizer().codebook.detach().clone();
   mixer.begin_step(3, 2);
   EXPECT_FALSE(close(mixer.forward(x), quantized, 1e-7));  // new noise
@@ -294,6 +390,82 @@ TEST(VqAttentionTraining, WarmUpThenCodebookFromKeys) {
                 0)
         << item.key();
   }
+}
+
+// Half of the codewords come from each forward of the last step of warm-up.
+TEST(VqAttentionTraining, TheCodebookStartsFromAllForwardsOfAStep) {
+  torch::manual_seed(8);
+  VqAttention mixer({.heads = {.width = 8}, .codewords = 8, .warmup = 1});
+  mixer.begin_step(0, 1);
+  const Tensor x = at::randn({1, 4, 8}), y = at::randn({4, 4, 8});
+  mixer.forward(x);
+  mixer.forward(y);
+  mixer.begin_step(1, 1);
+  const Tensor words = mixer.quantizer().codewords().detach().clone();
+  for (const auto& [input, first] : {std::pair{x, 0}, {y, 4}}) {
+    VqAttention alone({.heads = {.width = 8}, .codewords = 4});
+    const torch::NoGradGuard no_grad;
+    for (const auto& item : mixer.named_parameters()) {
+      if (item.key() != "quantizer.codebook") alone.named_parameters()[item.key()].copy_(item.value());
+    }
+    alone.forward(input);
+    alone.end_step();
+    EXPECT_TRUE(close(alone.quantizer().codewords(), words.narrow(1, first, 4), 1e-6));
+  }
+}
+
+TEST(VqAttentionTraining, WithoutBeginStepEveryForwardIsOne) {
+  torch::manual_seed(9);
+  VqAttention mixer({.heads = {.width = 8}, .codewords = 64, .warmup = 2});
+  const Tensor x = at::randn({1, 8, 8});
+  mixer.forward(x);
+  mixer.forward(x);
+  EXPECT_FALSE(mixer.started());
+  mixer.forward(x);
+  EXPECT_TRUE(mixer.started());
+  for (int64_t step = 1; step < 5; ++step) {
+    mixer.forward(x);
+    EXPECT_EQ(mixer.quantizer().unused.max().item<int64_t>(), step);
+  }
+}
+
+TEST(VqAttentionTraining, EvaluatesUnquantizedDuringWarmUp) {
+  torch::manual_seed(10);
+  for (const VqForm form : {VqForm::quadratic, VqForm::linear}) {
+    VqAttention mixer({.heads = {.width = 8, .heads = 2}, .codewords = 4, .chunk = 4, .form = form, .warmup = 3});
+    mixer.to(at::kDouble);
+    const torch::NoGradGuard no_grad;
+    for (const auto& item : mixer.named_parameters()) {
+      if (item.value().dim() == 2) item.value().mul_(20);
+    }
+    const Tensor x = at::randn({2, 30, 8}, kDouble);
+    mixer.begin_step(0, 1);
+    const Tensor trained = mixer.forward(x);
+    mixer.eval();
+    EXPECT_TRUE(close(mixer.forward(x), trained, 1e-12));
+    MixerState pieces, early;
+    EXPECT_TRUE(close(at::cat({mixer.forward(x.slice(1, 0, 13), pieces), mixer.step(x.slice(1, 13), pieces)}, 1),
+                      trained, 1e-12));
+    EXPECT_EQ(pieces.position, 30);
+    mixer.start();
+    EXPECT_FALSE(close(mixer.forward(x), trained, 1e-3));
+    EXPECT_EQ(message_of([&] { mixer.forward(x, pieces); }),
+              "[vq] state is of a layer whose codebook has not started; this layer's has");
+  }
+}
+
+TEST(VqAttentionTraining, NoTrainingWithAState) {
+  VqAttention mixer({.heads = {.width = 8}, .codewords = 4});
+  mixer.start();
+  MixerState state;
+  const Tensor x = at::randn({1, 3, 8});
+  EXPECT_EQ(message_of([&] { mixer.forward(x, state); }),
+            "[vq] training with a state: its keys would have no gradients; train without a state, or call eval()");
+  mixer.step(x, state);  // decoding has no gradients anyway
+  EXPECT_EQ(state.position, 3);
+  mixer.eval();
+  mixer.forward(x, state);
+  EXPECT_EQ(state.position, 6);
 }
 
 }  // namespace

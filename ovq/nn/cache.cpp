@@ -1,0 +1,51 @@
+#include "ovq/nn/cache.h"
+
+#include <algorithm>
+
+namespace ovq::nn {
+namespace {
+
+using at::Tensor;
+
+// A view of the first `length` time steps of memory for `capacity`.
+Tensor with_room(const Tensor& x, int64_t capacity) {
+  const Tensor memory = at::empty({x.size(0), capacity, x.size(2), x.size(3)}, x.options());
+  memory.narrow(1, 0, x.size(1)).copy_(x);
+  return memory.narrow(1, 0, x.size(1));
+}
+
+// Time steps behind those that `cache` shows. Tensors without elements have strides, but no memory.
+int64_t room_behind(const Tensor& cache) {
+  const int64_t elements = static_cast<int64_t>(cache.storage().nbytes() / cache.element_size());
+  if (elements == 0 || elements < cache.size(0) * cache.stride(0)) return 0;
+  return (cache.stride(0) - cache.storage_offset()) / cache.stride(1) - cache.size(1);
+}
+
+}  // namespace
+
+int64_t cache_capacity(int64_t tokens, int64_t window) {
+  return window == 0 ? tokens + std::max<int64_t>(64, tokens / 16) : 2 * window;
+}
+
+Tensor extend_cache(Tensor& cache, const Tensor& x, int64_t window) {
+  const bool in_place = !at::GradMode::is_enabled();
+  const int64_t length = cache.defined() ? cache.size(1) : 0;
+  Tensor all;
+  if (in_place && cache.defined() && x.size(1) <= room_behind(cache)) {
+    all = cache.as_strided({x.size(0), length + x.size(1), x.size(2), x.size(3)}, cache.strides());
+    all.narrow(1, length, x.size(1)).copy_(x);
+    cache = all;
+  } else {
+    all = cache.defined() ? at::cat({cache, x}, 1) : x;
+    cache = all;
+    if (in_place && window == 0) all = cache = with_room(all, cache_capacity(all.size(1), window));
+  }
+  if (window == 0) return all;
+  const int64_t kept = std::min(all.size(1), window - 1);
+  cache = all.narrow(1, all.size(1) - kept, kept);
+  // Of all that was read only the window's end is kept in memory.
+  if (in_place && room_behind(cache) == 0) cache = with_room(cache, cache_capacity(kept, window));
+  return all;
+}
+
+}  // namespace ovq::nn

@@ -1,0 +1,16 @@
+// The cache of keys or values of attention layers, [B, time, Hkv, D].
+#pragma once
+
+#include "ovq/ops/torch.h"
+
+namespace ovq::nn {
+
+// Tokens a cache of `tokens` has room for when it is made: without a window a sixteenth more, so that a token at a time
+// copies it rarely; with one, twice the window.
+int64_t cache_capacity(int64_t tokens, int64_t window);
+
+// The cached time steps and those of x behind them; `cache` (undefined: empty) keeps what later queries may see: all,
+// or what a window > 0 reaches. Without gradients x is written into the room behind the cache, where there is some.
+at::Tensor extend_cache(at::Tensor& cache, const at::Tensor& x, int64_t window);
+
+}  // namespace ovq::nn
