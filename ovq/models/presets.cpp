@@ -1,7 +1,9 @@
 #include "ovq/models/presets.h"
 
 #include <algorithm>
+#include <cmath>
 #include <stdexcept>
+#include <string_view>
 
 #include "ovq/base/closest.h"
 
@@ -24,41 +26,107 @@ const std::vector<Pattern>& patterns() {
   return all;
 }
 
+// Value shift and convolution, which the linear layers have something like anyway, on every layer that attends to the
+// whole context; or the paper's bare attention.
+enum class Form { aided, plain };
+constexpr std::string_view kPlain = "-plain";
+
+bool has_two_forms(const Pattern& pattern) {
+  return std::any_of(pattern.mixers.begin(), pattern.mixers.end(), [](const std::string& mixer) {
+    return mixer == "full" || mixer == "nope" || mixer == "vq" || mixer.starts_with("ovq");
+  });
+}
+
+struct HeadSizes {
+  int64_t count, dim;
+};
+
 struct Sizes {
-  int64_t layers, width, heads, head_dim, mlp, vocab;
+  int64_t layers, width, mlp, vocab;
+  HeadSizes heads;   // of windows and of the linear layers
+  HeadSizes recall;  // of attention to the whole context: at equal size, many small ones recall more (docs/recall.md)
+  HeadSizes plain;   // the same in the plain form
   int64_t chunk, window, centroids, codewords, warmup;
-  double beta_init;
-  Initializer initializer;
+  double beta;  // where it starts; 0: at sqrt(head dim)
+  Initializer initializer = Initializer::normal;
 };
 
 // At the small scales the window is about one pair of the recall task: with one that holds several pairs recall was
 // learned far later (docs/training.md).
-constexpr Sizes kTiny = {4, 64, 1, 64, 192, 128, 32, 8, 512, 128, 300, 2.0, Initializer::copying};
-constexpr Sizes kSmall = {4, 128, 2, 64, 384, 640, 32, 8, 1024, 128, 300, 2.0, Initializer::copying};
-constexpr Sizes kRecall = {8, 768, 6, 128, 2304, 10'000, 128, 128, 2048, 1024, 4000, 1.0, Initializer::normal};
-constexpr Sizes kText = {17, 1024, 8, 128, 2304, 32'000, 128, 128, 2048, 1024, 4000, 1.0, Initializer::normal};
-constexpr Sizes kChoice = {21, 1280, 10, 128, 3200, 32'000, 128, 128, 2048, 1024, 4000, 1.0, Initializer::normal};
+constexpr Sizes kTiny = {.layers = 4,
+                         .width = 64,
+                         .mlp = 192,
+                         .vocab = 128,
+                         .heads = {1, 64},
+                         .recall = {4, 16},
+                         .plain = {1, 64},
+                         .chunk = 32,
+                         .window = 8,
+                         .centroids = 128,
+                         .codewords = 128,
+                         .warmup = 300,
+                         .beta = 16,
+                         .initializer = Initializer::copying};
+constexpr Sizes kSmall = {.layers = 4,
+                          .width = 128,
+                          .mlp = 384,
+                          .vocab = 640,
+                          .heads = {2, 64},
+                          .recall = {8, 16},
+                          .plain = {2, 64},
+                          .chunk = 32,
+                          .window = 8,
+                          .centroids = 256,
+                          .codewords = 128,
+                          .warmup = 300,
+                          .beta = 16,
+                          .initializer = Initializer::copying};
 
-MixerOptions mixer_of(const std::string& name, const Sizes& s) {
-  const nn::HeadOptions heads = {.width = s.width, .heads = s.heads, .head_dim = s.head_dim, .beta_init = s.beta_init};
-  if (name == "full") return nn::AttentionOptions{.heads = heads, .rope = true};
-  if (name == "nope") return nn::AttentionOptions{.heads = heads};
-  if (name == "sw") return nn::AttentionOptions{.heads = heads, .window = s.window, .rope = true};
+constexpr Sizes paper_sizes(int64_t layers, int64_t width, int64_t heads, int64_t mlp, int64_t vocab) {
+  return {.layers = layers,
+          .width = width,
+          .mlp = mlp,
+          .vocab = vocab,
+          .heads = {heads, 128},
+          .recall = {heads, 128},
+          .plain = {heads, 128},
+          .chunk = 128,
+          .window = 128,
+          .centroids = 2048,
+          .codewords = 1024,
+          .warmup = 4000,
+          .beta = 0};
+}
+constexpr Sizes kRecall = paper_sizes(8, 768, 6, 2304, 10'000);
+constexpr Sizes kText = paper_sizes(17, 1024, 8, 2304, 32'000);
+constexpr Sizes kChoice = paper_sizes(21, 1280, 10, 3200, 32'000);
+
+nn::HeadOptions head_options(const HeadSizes& heads, const Sizes& s) {
+  const double root = std::sqrt(static_cast<double>(heads.dim));
+  return {.width = s.width, .heads = heads.count, .head_dim = heads.dim, .beta_init = s.beta == 0 ? 1 : s.beta / root};
+}
+
+MixerOptions mixer_of(const std::string& name, const Sizes& s, Form form) {
+  if (name == "sw") return nn::AttentionOptions{.heads = head_options(s.heads, s), .window = s.window, .rope = true};
+  nn::HeadOptions whole = head_options(form == Form::plain ? s.plain : s.recall, s);
+  whole.value_shift = whole.convolution = form == Form::aided;
+  if (name == "full") return nn::AttentionOptions{.heads = whole, .rope = true};
+  if (name == "nope") return nn::AttentionOptions{.heads = whole};
   if (name == "ovq" || name == "ovq-rope") {
-    nn::OvqAttentionOptions options{.heads = heads};
+    nn::OvqAttentionOptions options{.heads = whole};
     options.dictionary.chunk = s.chunk;
     options.dictionary.centroids = s.centroids;
     options.dictionary.rope = name == "ovq-rope";
     return options;
   }
   if (name == "vq") {
-    return nn::VqAttentionOptions{.heads = heads, .codewords = s.codewords, .chunk = s.chunk, .warmup = s.warmup};
+    return nn::VqAttentionOptions{.heads = whole, .codewords = s.codewords, .chunk = s.chunk, .warmup = s.warmup};
   }
   // Half as many heads as attention, with values twice as wide as keys.
-  const int64_t half = std::max<int64_t>(1, s.heads / 2);
+  const auto [heads, dim] = s.heads;
+  const int64_t half = std::max<int64_t>(1, heads / 2);
   if (name == "gdn") {
-    return nn::GatedDeltaNetOptions{
-        .width = s.width, .heads = half, .key_dim = s.head_dim, .value_dim = s.heads * s.head_dim / half};
+    return nn::GatedDeltaNetOptions{.width = s.width, .heads = half, .key_dim = dim, .value_dim = heads * dim / half};
   }
   if (name == "mamba2") {
     const int64_t count = s.width / 64;
@@ -66,13 +134,12 @@ MixerOptions mixer_of(const std::string& name, const Sizes& s) {
         .width = s.width, .heads = count, .head_dim = 64, .state = 64, .groups = std::max<int64_t>(1, count / 2)};
   }
   if (name == "mesa") {
-    return nn::MesaNetOptions{.width = s.width, .heads = s.heads, .key_dim = s.head_dim, .value_dim = s.head_dim};
+    return nn::MesaNetOptions{.width = s.width, .heads = heads, .key_dim = dim, .value_dim = dim};
   }
-  return nn::LinearAttentionMixerOptions{
-      .width = s.width, .heads = s.heads, .key_dim = s.head_dim, .value_dim = s.head_dim};
+  return nn::LinearAttentionMixerOptions{.width = s.width, .heads = heads, .key_dim = dim, .value_dim = dim};
 }
 
-ModelConfig make_config(const Pattern& pattern, const Sizes& sizes) {
+ModelConfig make_config(const Pattern& pattern, const Sizes& sizes, Form form) {
   ModelConfig config;
   config.vocab_size = sizes.vocab;
   config.width = sizes.width;
@@ -80,7 +147,7 @@ ModelConfig make_config(const Pattern& pattern, const Sizes& sizes) {
   config.mlp = sizes.mlp;
   config.initializer = sizes.initializer;
   config.pattern = pattern.mixers;
-  for (const std::string& mixer : pattern.mixers) config.mixers.emplace(mixer, mixer_of(mixer, sizes));
+  for (const std::string& mixer : pattern.mixers) config.mixers.emplace(mixer, mixer_of(mixer, sizes, form));
   return config;
 }
 
@@ -88,6 +155,11 @@ const Pattern* find_pattern(const std::string& name) {
   for (const Pattern& pattern : patterns())
     if (pattern.name == name) return &pattern;
   return nullptr;
+}
+
+// As the paper has it.
+ModelConfig paper_config(const std::string& pattern, const Sizes& sizes) {
+  return make_config(*find_pattern(pattern), sizes, Form::plain);
 }
 
 // A row of the paper's tables: learning rates of recall and in-context learning, size as printed.
@@ -112,7 +184,7 @@ std::vector<std::pair<std::string, ModelPreset>> paper_presets() {
     const std::string prefix = std::string("paper/") + task + "-";
     const bool recall = std::string(task) == "recall";
     for (const Row& row : kSynthetic) {
-      const ModelConfig config = make_config(*find_pattern(row.pattern), kRecall);
+      const ModelConfig config = paper_config(row.pattern, kRecall);
       all.emplace_back(prefix + row.pattern,
                        ModelPreset{config, recall ? row.recall_rate : row.icl_rate, 1e-5, row.size});
     }
@@ -120,18 +192,17 @@ std::vector<std::pair<std::string, ModelPreset>> paper_presets() {
       Sizes sizes = kRecall;
       sizes.codewords = 1024 * thousands;
       all.emplace_back(prefix + "sw-vq-" + std::to_string(thousands) + "k",
-                       ModelPreset{make_config(*find_pattern("sw-vq"), sizes), 4e-4, 1e-5, kVqSizes[thousands - 1]});
+                       ModelPreset{paper_config("sw-vq", sizes), 4e-4, 1e-5, kVqSizes[thousands - 1]});
     }
   }
   for (const char* name : kTextPatterns) {
     const bool printed =
         std::find(std::begin(kTextPrinted), std::end(kTextPrinted), std::string(name)) != std::end(kTextPrinted);
     all.emplace_back(std::string("paper/text-") + name,
-                     ModelPreset{make_config(*find_pattern(name), kText), 8e-4, 1e-5, printed ? "257M" : ""});
+                     ModelPreset{paper_config(name, kText), 8e-4, 1e-5, printed ? "257M" : ""});
   }
   for (const char* name : kChoicePatterns) {
-    all.emplace_back(std::string("paper/choice-") + name,
-                     ModelPreset{make_config(*find_pattern(name), kChoice), 8e-4, 2e-5, "480M"});
+    all.emplace_back(std::string("paper/choice-") + name, ModelPreset{paper_config(name, kChoice), 8e-4, 2e-5, "480M"});
   }
   return all;
 }
@@ -139,9 +210,11 @@ std::vector<std::pair<std::string, ModelPreset>> paper_presets() {
 std::vector<std::pair<std::string, ModelPreset>> all_presets() {
   std::vector<std::pair<std::string, ModelPreset>> all;
   for (const auto& [scale, sizes] : {std::pair{"tiny", kTiny}, {"small", kSmall}}) {
-    for (const Pattern& pattern : patterns()) {
-      all.emplace_back(std::string(scale) + "/" + pattern.name,
-                       ModelPreset{make_config(pattern, sizes), 2e-3, 1e-5, ""});
+    for (const std::string& name : pattern_names()) {
+      const bool plain = name.ends_with(kPlain);
+      const Pattern& pattern = *find_pattern(plain ? name.substr(0, name.size() - kPlain.size()) : name);
+      const ModelConfig config = make_config(pattern, sizes, plain ? Form::plain : Form::aided);
+      all.emplace_back(std::string(scale) + "/" + name, ModelPreset{config, 2e-3, 1e-5, ""});
     }
   }
   for (auto& preset : paper_presets()) all.push_back(std::move(preset));
@@ -153,6 +226,9 @@ std::vector<std::pair<std::string, ModelPreset>> all_presets() {
 std::vector<std::string> pattern_names() {
   std::vector<std::string> names;
   for (const Pattern& pattern : patterns()) names.emplace_back(pattern.name);
+  for (const Pattern& pattern : patterns()) {
+    if (has_two_forms(pattern)) names.push_back(pattern.name + std::string(kPlain));
+  }
   return names;
 }
 
