@@ -4,6 +4,7 @@
 
 #include "ovq/kernels/error.h"
 #include "ovq/nn/parameters.h"
+#include "ovq/nn/replaced.h"
 #include "ovq/nn/rms_norm.h"
 
 namespace ovq::nn {
@@ -45,7 +46,7 @@ AttentionHeads::Projected AttentionHeads::project(const Tensor& x) {
   return {split(q_proj(x), heads_.heads), split(k_proj(x), heads_.kv_heads), split(v_proj(x), heads_.kv_heads)};
 }
 
-Tensor AttentionHeads::beta() const { return b * std::sqrt(static_cast<double>(heads_.head_dim)); }
+Tensor AttentionHeads::beta() const { return current(b) * std::sqrt(static_cast<double>(heads_.head_dim)); }
 
 Tensor AttentionHeads::output(const Tensor& o) { return o_proj(o.flatten(2)); }
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "ovq/nn/mixer.h"
+#include "ovq/nn/projection.h"
 
 namespace ovq::nn {
 
@@ -29,7 +30,7 @@ class AttentionHeads : public Mixer {
   Tensor beta() const;             // [H]
   Tensor output(const Tensor& o);  // [B, T, H, D] -> [B, T, width]
 
-  torch::nn::Linear q_proj{nullptr}, k_proj{nullptr}, v_proj{nullptr}, o_proj{nullptr};
+  Projection q_proj{nullptr}, k_proj{nullptr}, v_proj{nullptr}, o_proj{nullptr};
   Tensor b;  // [H]
 
  private:

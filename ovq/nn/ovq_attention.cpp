@@ -5,6 +5,7 @@
 #include "ovq/kernels/checks.h"
 #include "ovq/kernels/ovq_state.h"
 #include "ovq/nn/packed.h"
+#include "ovq/nn/replaced.h"
 #include "ovq/ops/ovq_attention.h"
 
 namespace ovq::nn {
@@ -75,7 +76,7 @@ void OvqAttention::shift_values(Projected& p, MixerState* state, const OptionalT
     shifted_k = all_k.index_select(1, from);
     shifted_v = all_v.index_select(1, from);
   }
-  const Tensor share = at::sigmoid(alpha);
+  const Tensor share = at::sigmoid(current(alpha));
   p.k = shifted_k;
   p.v = share * shifted_v + (1 - share) * p.v;
 }

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "ovq/kernels/error.h"
+#include "ovq/nn/replaced.h"
 #include "ovq/nn/rms_norm.h"
 
 namespace ovq::nn {
@@ -83,15 +84,16 @@ VectorQuantizer::VectorQuantizer(const QuantizerOptions& options) : options_(opt
   }
 }
 
-Tensor VectorQuantizer::codewords() const { return l2n(codebook, 1e-12); }
+Tensor VectorQuantizer::codewords() const { return l2n(current(codebook), 1e-12); }
 
 Tensor VectorQuantizer::nearest(const Tensor& z) const {
   return by_token(best_match(by_head(z.detach()), codewords().detach(), {}), z);
 }
 
-int64_t VectorQuantizer::dead(int64_t steps) const { return unused.ge(steps).sum().item<int64_t>(); }
+int64_t VectorQuantizer::dead(int64_t steps) const { return current(unused).ge(steps).sum().item<int64_t>(); }
 
 void VectorQuantizer::note_use(const Tensor& index) {
+  const Tensor unused = current(this->unused);
   const Tensor used = at::zeros_like(unused).scatter_(1, index, 1);
   unused.copy_((unused + 1) * (1 - used));
 }
@@ -114,7 +116,7 @@ Tensor VectorQuantizer::quantize(const Tensor& z_tokens, uint64_t seed) {
 }
 
 Tensor VectorQuantizer::quantize_ema(const Tensor& z) {
-  const Tensor bonus = unused.to(z.scalar_type()) * options_.no_use;
+  const Tensor bonus = current(unused).to(z.scalar_type()) * options_.no_use;
   const Tensor index = best_match(z, codewords(), bonus);
   const Tensor c = gather_rows(codewords(), index);
   const Tensor quantized = z + (c - z).detach();
@@ -123,6 +125,8 @@ Tensor VectorQuantizer::quantize_ema(const Tensor& z) {
   note_use(index);
   note_similarity(z, c);
   const double keep = options_.ema_decay;
+  const Tensor codebook = current_to_write("quantizer.codebook", this->codebook);
+  const Tensor ema_counts = current(this->ema_counts), ema_sums = current(this->ema_sums);
   const Tensor ones = at::ones_like(index, z.options());
   ema_counts.mul_(keep).add_(at::zeros_like(ema_counts).scatter_add_(1, index, ones), 1 - keep);
   const Tensor sums = at::zeros_like(ema_sums).scatter_add_(1, index.unsqueeze(-1).expand_as(z), z);
@@ -135,7 +139,7 @@ Tensor VectorQuantizer::quantize_ema(const Tensor& z) {
 
 Tensor VectorQuantizer::quantize_diveq(const Tensor& z, uint64_t seed) {
   const Tensor words = codewords();
-  const Tensor index = best_match(z, words, unused.to(z.scalar_type()) * options_.no_use);
+  const Tensor index = best_match(z, words, current(unused).to(z.scalar_type()) * options_.no_use);
   const Tensor c = gather_rows(words, index);
   note_use(index);
   note_similarity(z, c);
@@ -147,6 +151,7 @@ Tensor VectorQuantizer::quantize_sf_diveq(const Tensor& z, uint64_t seed) {
   at::Generator generator = generator_of(seed);
   const Tensor words = codewords();
   const int64_t segments = options_.codewords - 1;
+  const Tensor unused = current(this->unused);
   const Tensor share = at::rand({options_.heads, segments, 1}, generator, z.options());
   const Tensor first = words.narrow(1, 0, segments), second = words.narrow(1, 1, segments);
   Tensor index;
@@ -171,6 +176,8 @@ void VectorQuantizer::start_from(const Tensor& z_tokens) {
   const Tensor z = by_head(z_tokens.detach());
   const int64_t tokens = z.size(1), count = options_.codewords;
   if (tokens == 0) return;
+  const Tensor codebook = current_to_write("quantizer.codebook", this->codebook), unused = current(this->unused);
+  const Tensor ema_counts = current(this->ema_counts), ema_sums = current(this->ema_sums);
   std::vector<Tensor> means;
   for (int64_t i = 0; i < count; ++i) {
     const int64_t begin = i * tokens / count, end = std::max(begin + 1, (i + 1) * tokens / count);

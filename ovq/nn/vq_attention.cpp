@@ -5,6 +5,7 @@
 
 #include "ovq/kernels/error.h"
 #include "ovq/nn/packed.h"
+#include "ovq/nn/replaced.h"
 #include "ovq/ops/attention.h"
 
 namespace ovq::nn {
@@ -110,9 +111,9 @@ void VqAttention::begin_step(int64_t step, uint64_t seed) {
 
 Tensor VqAttention::training_keys(const Tensor& k) {
   if (step_ < options_.warmup) return k;
-  if (started_.item<int64_t>() == 0) {
+  if (const Tensor started = current(started_); started.item<int64_t>() == 0) {
     quantizer_->start_from(k);
-    started_.fill_(1);
+    started.fill_(1);
   }
   const Tensor quantized = quantizer_->quantize(k, seed_);
   auxiliary_ = quantizer_->commitment_loss();
