@@ -46,7 +46,7 @@ Block::Block(const ModelConfig& config, int64_t layer) {
 }
 
 LanguageModel::LanguageModel(const ModelConfig& config) : config_(config) {
-  embed = register_module("embed", torch::nn::Embedding(config.vocab_size, config.width));
+  embed = register_module("embed", nn::TokenEmbedding(config.vocab_size, config.width));
   torch::nn::ModuleList layers = register_module("layers", torch::nn::ModuleList());
   for (int64_t layer = 0; layer < config.layers; ++layer) {
     blocks_.push_back(std::make_shared<Block>(config, layer));

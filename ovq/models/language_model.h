@@ -69,9 +69,9 @@ class LanguageModel : public torch::nn::Module {
   const ModelConfig& config() const { return config_; }
   const std::vector<std::shared_ptr<Block>>& blocks() const { return blocks_; }
 
-  torch::nn::Embedding embed{nullptr};
+  nn::TokenEmbedding embed{nullptr};
   nn::RMSNorm norm{nullptr};
-  torch::nn::Linear head{nullptr};
+  nn::Projection head{nullptr};
 
  private:
   void initialize();

@@ -7,6 +7,7 @@
 #include "ovq/kernels/checks.h"
 #include "ovq/kernels/error.h"
 #include "ovq/models/generate.h"
+#include "ovq/models/parts.h"
 #include "ovq/models/presets.h"
 #include "ovq/models/weights.h"
 #include "ovq/nn/packed.h"
@@ -84,6 +85,18 @@ ModelState to_continue(const ModelState& from) {
   return copy;
 }
 
+// Replaced tensors and parts for the length of a call.
+class ReplacedScope {
+ public:
+  ReplacedScope(const PartNames& names, const ReplacedPtr& replaced)
+      : replaced_(replaced ? std::make_unique<nn::Replaced>(names.resolve(**replaced)) : nullptr),
+        guard_(replaced_.get()) {}
+
+ private:
+  std::unique_ptr<nn::Replaced> replaced_;
+  nn::ReplacedGuard guard_;
+};
+
 class MixerHandle : public torch::CustomClassHolder {
  public:
   static constexpr const char* kOp = "mixer";
@@ -92,6 +105,7 @@ class MixerHandle : public torch::CustomClassHolder {
       : module_(make_mixer(mixer_from_json(parsed(options), width, ""))) {}
 
   nn::Mixer& module() const { return *module_; }
+  const PartNames& names() const { return names_; }
   json config() const { return to_json(options_of(*module_)); }
   Tensor forward(const Tensor& x, const OptionalTensor& cu_seqlens) const { return module_->forward(x, cu_seqlens); }
   Tensor forward(const Tensor& x, ModelState& state) const {
@@ -107,6 +121,7 @@ class MixerHandle : public torch::CustomClassHolder {
 
  private:
   std::shared_ptr<nn::Mixer> module_;
+  PartNames names_{*module_};
 };
 
 class ModelHandle : public torch::CustomClassHolder {
@@ -118,6 +133,7 @@ class ModelHandle : public torch::CustomClassHolder {
   explicit ModelHandle(std::shared_ptr<LanguageModel> module) : module_(std::move(module)) {}
 
   LanguageModel& module() const { return *module_; }
+  const PartNames& names() const { return names_; }
   json config() const { return to_json(module_->config()); }
   Tensor forward(const Tensor& tokens, const OptionalTensor& cu_seqlens) const {
     return module_->forward(tokens, cu_seqlens);
@@ -127,6 +143,7 @@ class ModelHandle : public torch::CustomClassHolder {
 
  private:
   std::shared_ptr<LanguageModel> module_;
+  PartNames names_{*module_};
 };
 
 template <class Handle>
@@ -193,9 +210,11 @@ void define_module(torch::class_<Handle>& definition) {
   using Self = c10::intrusive_ptr<Handle>;
   using States = std::vector<StatesPtr>;
   const auto cu_seqlens = torch::arg("cu_seqlens") = c10::IValue();
+  const auto replaced = torch::arg("replaced") = c10::IValue();
   definition.def("config", [](const Self& self) { return self->config().dump(); })
       .def("parameters", [](const Self& self) { return to_dict(self->module().named_parameters()); })
       .def("buffers", [](const Self& self) { return to_dict(self->module().named_buffers()); })
+      .def("parts", [](const Self& self) { return self->names().describe().dump(); })
       .def("train", [](const Self& self, bool on) { self->module().train(on); })
       .def("state_bytes", [](const Self& self, int64_t tokens) { return self->module().state_bytes(tokens); })
       .def("set_centroids",
@@ -213,21 +232,26 @@ void define_module(torch::class_<Handle>& definition) {
              return loss.defined() ? OptionalTensor(loss) : OptionalTensor();
            })
       .def("forward",
-           [](const Self& self, const Tensor& x, const OptionalTensor& cu) {
+           [](const Self& self, const Tensor& x, const OptionalTensor& cu, const ReplacedPtr& parts) {
+             const ReplacedScope scope(self->names(), parts);
              return with_value_errors([&] { return self->forward(x, cu); });
            },
-           "", {torch::arg("x"), cu_seqlens})
+           "", {torch::arg("x"), cu_seqlens, replaced})
       .def("forward_with_states",
-           [](const Self& self, const Tensor& x, const States& states, const OptionalTensor& cu) {
+           [](const Self& self, const Tensor& x, const States& states, const OptionalTensor& cu,
+              const ReplacedPtr& parts) {
+             const ReplacedScope scope(self->names(), parts);
              return with_value_errors([&] { return forward_with_states(*self, x, states, cu); });
            },
-           "", {torch::arg("x"), torch::arg("states"), cu_seqlens})
+           "", {torch::arg("x"), torch::arg("states"), cu_seqlens, replaced})
       .def("step",
-           [](const Self& self, const Tensor& x, const States& states, const OptionalTensor& cu) {
+           [](const Self& self, const Tensor& x, const States& states, const OptionalTensor& cu,
+              const ReplacedPtr& parts) {
              const torch::NoGradGuard no_grad;
+             const ReplacedScope scope(self->names(), parts);
              return with_value_errors([&] { return run_all(*self, x, states, cu); });
            },
-           "", {torch::arg("x"), torch::arg("states"), cu_seqlens});
+           "", {torch::arg("x"), torch::arg("states"), cu_seqlens, replaced});
 }
 
 void define_states(torch::Library& library) {
@@ -264,8 +288,25 @@ void define_states(torch::Library& library) {
       });
 }
 
+// What Python's parts compute when they are called themselves.
+void define_parts(torch::Library& library) {
+  library.class_<ReplacedParts>("ReplacedParts")
+      .def(torch::init<ReplacedParts::Tensors, ReplacedParts::Keys>(), "", {torch::arg("tensors"), torch::arg("keys")});
+  library.def("rms_norm(Tensor x, Tensor weight, float eps) -> Tensor", nn::rms_norm);
+  library.def("short_convolution(Tensor x, Tensor weight, Tensor? bias, Tensor? before, Tensor? cu_seqlens) -> Tensor",
+              [](const Tensor& x, const Tensor& weight, const OptionalTensor& bias, const OptionalTensor& before,
+                 const OptionalTensor& cu_seqlens) {
+                return nn::short_convolution({.x = x,
+                                              .weight = weight,
+                                              .bias = bias.value_or(Tensor()),
+                                              .before = before.value_or(Tensor()),
+                                              .cu_seqlens = cu_seqlens});
+              });
+}
+
 TORCH_LIBRARY_FRAGMENT(ovq, library) {
   define_states(library);
+  define_parts(library);
 
   auto mixer = library.class_<MixerHandle>("Mixer");
   mixer.def(torch::init<std::string, int64_t>(), "", {torch::arg("options"), torch::arg("width")});
@@ -277,13 +318,15 @@ TORCH_LIBRARY_FRAGMENT(ovq, library) {
   using Model = c10::intrusive_ptr<ModelHandle>;
   model
       .def("hidden",
-           [](const Model& self, const Tensor& tokens, const OptionalTensor& cu_seqlens) {
+           [](const Model& self, const Tensor& tokens, const OptionalTensor& cu_seqlens, const ReplacedPtr& replaced) {
+             const ReplacedScope scope(self->names(), replaced);
              return with_value_errors([&] { return self->module().hidden(tokens, cu_seqlens); });
            })
       .def("save", [](const Model& self, const std::string& directory) { save_model(self->module(), directory); })
       .def("generate",
            [](const Model& self, const std::vector<int64_t>& prompt, const StatesPtr& state, int64_t tokens,
-              double temperature, int64_t top_k, int64_t seed, int64_t piece) {
+              double temperature, int64_t top_k, int64_t seed, int64_t piece, const ReplacedPtr& replaced) {
+             const ReplacedScope scope(self->names(), replaced);
              const GenerateOptions options = {.tokens = tokens,
                                               .temperature = temperature,
                                               .top_k = top_k,
@@ -293,7 +336,7 @@ TORCH_LIBRARY_FRAGMENT(ovq, library) {
            },
            "",
            {torch::arg("prompt"), torch::arg("state"), torch::arg("tokens"), torch::arg("temperature"),
-            torch::arg("top_k"), torch::arg("seed"), torch::arg("piece")});
+            torch::arg("top_k"), torch::arg("seed"), torch::arg("piece"), torch::arg("replaced")});
   library.def("load_model(str directory) -> __torch__.torch.classes.ovq.LanguageModel",
               [](std::string directory) { return c10::make_intrusive<ModelHandle>(load_model(directory)); });
   library.def("preset_names() -> str[]", preset_names);

@@ -5,6 +5,7 @@
 #include "ovq/kernels/error.h"
 #include "ovq/nn/packed.h"
 #include "ovq/nn/parameters.h"
+#include "ovq/nn/replaced.h"
 #include "ovq/nn/rms_norm.h"
 
 namespace ovq::nn {
@@ -57,7 +58,7 @@ AttentionHeads::Inputs AttentionHeads::attention_inputs(const Tensor& x, MixerSt
   Tensor k = unit_norm(split(convolved(conv_k, "conv_k", k_proj(x)), heads_.kv_heads));
   Tensor v = split(v_proj(x), heads_.kv_heads);
   if (heads_.value_shift && x.size(1) > 0) {
-    const Tensor share = at::sigmoid(alpha);
+    const Tensor share = at::sigmoid(current(alpha));
     k = shifted(k, "shift_k", state, cu_seqlens);
     v = share * shifted(v, "shift_v", state, cu_seqlens) + (1 - share) * v;
   }
@@ -92,7 +93,7 @@ int64_t AttentionHeads::input_state_bytes(int64_t tokens) const {
   return floats * static_cast<int64_t>(sizeof(float));
 }
 
-Tensor AttentionHeads::beta() const { return b * std::sqrt(static_cast<double>(heads_.head_dim)); }
+Tensor AttentionHeads::beta() const { return current(b) * std::sqrt(static_cast<double>(heads_.head_dim)); }
 
 Tensor AttentionHeads::output(const Tensor& o) { return o_proj(o.flatten(2)); }
 

@@ -5,6 +5,7 @@
 #pragma once
 
 #include "ovq/nn/mixer.h"
+#include "ovq/nn/projection.h"
 #include "ovq/nn/short_convolution.h"
 
 namespace ovq::nn {
@@ -38,7 +39,7 @@ class AttentionHeads : public Mixer {
   Tensor beta() const;             // [H]
   Tensor output(const Tensor& o);  // [B, T, H, D] -> [B, T, width]
 
-  torch::nn::Linear q_proj{nullptr}, k_proj{nullptr}, v_proj{nullptr}, o_proj{nullptr};
+  Projection q_proj{nullptr}, k_proj{nullptr}, v_proj{nullptr}, o_proj{nullptr};
   ShortConvolution conv_q{nullptr}, conv_k{nullptr};
   Tensor b;      // [H]
   Tensor alpha;  // [], with value_shift

@@ -3,6 +3,7 @@
 #include "ovq/nn/gated_delta.h"
 #include "ovq/nn/packed.h"
 #include "ovq/nn/parameters.h"
+#include "ovq/nn/replaced.h"
 
 namespace ovq::nn {
 namespace {
@@ -59,7 +60,7 @@ int64_t GatedDeltaNet::state_bytes(int64_t) const {
 Tensor GatedDeltaNet::mix(const Tensor& x, MixerState* state, const OptionalTensor& cu_seqlens) {
   check_width(kGatedDeltaNet, x, options_.width);
   const Tensor starts = starts_of(kGatedDeltaNet, x, cu_seqlens);
-  const auto heads = [&](torch::nn::Linear& projection, ShortConvolution& convolution, const char* name, int64_t dim) {
+  const auto heads = [&](Projection& projection, ShortConvolution& convolution, const char* name, int64_t dim) {
     const Tensor y = projection->forward(x);
     const Tensor z = state ? convolution->forward(y, state->tensors[name]) : convolution->forward(y, cu_seqlens);
     return z.unflatten(-1, {options_.heads, dim});
@@ -67,7 +68,7 @@ Tensor GatedDeltaNet::mix(const Tensor& x, MixerState* state, const OptionalTens
   const Tensor q = l2n(heads(q_proj_, conv_q_, "conv_q", options_.key_dim));
   const Tensor k = l2n(heads(k_proj_, conv_k_, "conv_k", options_.key_dim));
   const Tensor v = heads(v_proj_, conv_v_, "conv_v", options_.value_dim);
-  const Tensor g = -A_log_.exp() * at::softplus(a_proj_->forward(x) + dt_bias_);
+  const Tensor g = -current(A_log_).exp() * at::softplus(a_proj_->forward(x) + current(dt_bias_));
   const RecurrenceResult result = gated_delta({.q = q,
                                                .k = k,
                                                .v = v,

@@ -1,6 +1,7 @@
 #include "ovq/nn/gated_mlp.h"
 
 #include "ovq/nn/parameters.h"
+#include "ovq/nn/replaced.h"
 
 namespace ovq::nn {
 
@@ -10,6 +11,9 @@ GatedMlpImpl::GatedMlpImpl(int64_t width, int64_t inner) {
   down_proj = register_module("down_proj", make_projection(inner, width));
 }
 
-at::Tensor GatedMlpImpl::forward(const at::Tensor& x) { return down_proj(at::silu(gate_proj(x)) * up_proj(x)); }
+at::Tensor GatedMlpImpl::forward(const at::Tensor& x) {
+  if (const PartCall* call = call_of(*this)) return (*call)(x, {}, {});
+  return down_proj(at::silu(gate_proj(x)) * up_proj(x));
+}
 
 }  // namespace ovq::nn

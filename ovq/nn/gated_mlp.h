@@ -1,7 +1,7 @@
 // y = W_down (silu(W_gate x) * W_up x), no bias.
 #pragma once
 
-#include "ovq/ops/torch.h"
+#include "ovq/nn/projection.h"
 
 namespace ovq::nn {
 
@@ -10,7 +10,7 @@ class GatedMlpImpl : public torch::nn::Module {
   GatedMlpImpl(int64_t width, int64_t inner);
   at::Tensor forward(const at::Tensor& x);
 
-  torch::nn::Linear gate_proj{nullptr}, up_proj{nullptr}, down_proj{nullptr};
+  Projection gate_proj{nullptr}, up_proj{nullptr}, down_proj{nullptr};
 };
 TORCH_MODULE(GatedMlp);
 

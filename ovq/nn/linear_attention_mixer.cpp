@@ -49,7 +49,7 @@ int64_t LinearAttentionMixer::state_bytes(int64_t) const {
 Tensor LinearAttentionMixer::mix(const Tensor& x, MixerState* state, const OptionalTensor& cu_seqlens) {
   check_width(kLinearAttentionMixer, x, options_.width);
   const Tensor starts = starts_of(kLinearAttentionMixer, x, cu_seqlens);
-  const auto heads = [&](torch::nn::Linear& projection, ShortConvolution& convolution, const char* name, int64_t dim) {
+  const auto heads = [&](Projection& projection, ShortConvolution& convolution, const char* name, int64_t dim) {
     const Tensor y = projection->forward(x);
     const Tensor z = state ? convolution->forward(y, state->tensors[name]) : convolution->forward(y, cu_seqlens);
     return z.unflatten(-1, {options_.heads, dim});

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "ovq/nn/mixer.h"
+#include "ovq/nn/projection.h"
 #include "ovq/nn/rms_norm.h"
 #include "ovq/nn/short_convolution.h"
 
@@ -29,7 +30,7 @@ class LinearAttentionMixer : public Mixer {
 
  private:
   LinearAttentionMixerOptions options_;
-  torch::nn::Linear q_proj_, k_proj_, v_proj_, o_proj_;
+  Projection q_proj_, k_proj_, v_proj_, o_proj_;
   ShortConvolution conv_q_, conv_k_, conv_v_;
   RMSNorm norm_;
 };

@@ -2,6 +2,7 @@
 
 #include "ovq/nn/packed.h"
 #include "ovq/nn/parameters.h"
+#include "ovq/nn/replaced.h"
 #include "ovq/nn/ssd.h"
 
 namespace ovq::nn {
@@ -64,11 +65,11 @@ Tensor Mamba2::mix(const Tensor& u, MixerState* state, const OptionalTensor& cu_
   const int64_t shared = options_.groups * options_.state;
   const std::vector<Tensor> inputs = xbc.split_with_sizes({inner(), shared, shared}, -1);
   const RecurrenceResult result = ssd({.x = inputs[0].unflatten(-1, {options_.heads, options_.head_dim}),
-                                       .dt = at::softplus(parts[2] + dt_bias_),
-                                       .a = -A_log_.exp(),
+                                       .dt = at::softplus(parts[2] + current(dt_bias_)),
+                                       .a = -current(A_log_).exp(),
                                        .b = inputs[1].unflatten(-1, {options_.groups, options_.state}),
                                        .c = inputs[2].unflatten(-1, {options_.groups, options_.state}),
-                                       .d = D_,
+                                       .d = current(D_),
                                        .state = state ? state->tensors["state"] : Tensor(),
                                        .starts = starts,
                                        .chunk = options_.chunk});

@@ -4,6 +4,7 @@
 #pragma once
 
 #include "ovq/nn/mixer.h"
+#include "ovq/nn/projection.h"
 #include "ovq/nn/rms_norm.h"
 #include "ovq/nn/short_convolution.h"
 
@@ -35,7 +36,7 @@ class Mamba2 : public Mixer {
   int64_t convolved() const { return inner() + 2 * options_.groups * options_.state; }
 
   Mamba2Options options_;
-  torch::nn::Linear in_proj_, out_proj_;
+  Projection in_proj_, out_proj_;
   ShortConvolution conv_;
   Tensor A_log_, dt_bias_, D_;  // [heads]
   RMSNorm norm_;

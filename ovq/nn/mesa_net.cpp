@@ -3,6 +3,7 @@
 #include "ovq/nn/mesa.h"
 #include "ovq/nn/packed.h"
 #include "ovq/nn/parameters.h"
+#include "ovq/nn/replaced.h"
 
 namespace ovq::nn {
 namespace {
@@ -56,7 +57,7 @@ int64_t MesaNet::state_bytes(int64_t) const {
 Tensor MesaNet::mix(const Tensor& x, MixerState* state, const OptionalTensor& cu_seqlens) {
   check_width(kMesaNet, x, options_.width);
   const Tensor starts = starts_of(kMesaNet, x, cu_seqlens);
-  const auto heads = [&](torch::nn::Linear& projection, ShortConvolution& convolution, const char* name) {
+  const auto heads = [&](Projection& projection, ShortConvolution& convolution, const char* name) {
     const Tensor y = projection->forward(x);
     const Tensor z = state ? convolution->forward(y, state->tensors[name]) : convolution->forward(y, cu_seqlens);
     return l2n(z.unflatten(-1, {options_.heads, options_.key_dim}));
@@ -66,7 +67,7 @@ Tensor MesaNet::mix(const Tensor& x, MixerState* state, const OptionalTensor& cu
                                         .v = v_proj_->forward(x).unflatten(-1, {options_.heads, options_.value_dim}),
                                         .g = at::log_sigmoid(a_proj_->forward(x)),
                                         .beta = at::sigmoid(b_proj_->forward(x)),
-                                        .lambda = at::softplus(lambda_) + kSmallestLambda,
+                                        .lambda = at::softplus(current(lambda_)) + kSmallestLambda,
                                         .state = state ? state->tensors["state"] : Tensor(),
                                         .iterations = options_.iterations,
                                         .starts = starts,

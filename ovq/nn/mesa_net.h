@@ -4,6 +4,7 @@
 #pragma once
 
 #include "ovq/nn/mixer.h"
+#include "ovq/nn/projection.h"
 #include "ovq/nn/rms_norm.h"
 #include "ovq/nn/short_convolution.h"
 
@@ -31,7 +32,7 @@ class MesaNet : public Mixer {
 
  private:
   MesaNetOptions options_;
-  torch::nn::Linear q_proj_, k_proj_, v_proj_, a_proj_, b_proj_, o_proj_;
+  Projection q_proj_, k_proj_, v_proj_, a_proj_, b_proj_, o_proj_;
   ShortConvolution conv_q_, conv_k_;
   Tensor lambda_;  // [heads, key_dim]
   RMSNorm norm_;

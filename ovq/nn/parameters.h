@@ -4,14 +4,15 @@
 #include <cmath>
 
 #include "ovq/kernels/error.h"
+#include "ovq/nn/projection.h"
 #include "ovq/nn/short_convolution.h"
 #include "ovq/ops/torch.h"
 
 namespace ovq::nn {
 
 // Weights N(0, 0.02), a bias of zeros.
-inline torch::nn::Linear make_projection(int64_t from, int64_t to, bool bias = false) {
-  torch::nn::Linear linear(torch::nn::LinearOptions(from, to).bias(bias));
+inline Projection make_projection(int64_t from, int64_t to, bool bias = false) {
+  Projection linear(torch::nn::LinearOptions(from, to).bias(bias));
   const torch::NoGradGuard no_grad;
   linear->weight.normal_(0, 0.02);
   if (bias) linear->bias.zero_();

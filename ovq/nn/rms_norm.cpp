@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "ovq/kernels/error.h"
+#include "ovq/nn/replaced.h"
 #include "ovq/nn/rows.h"
 #include "ovq/ops/inputs.h"
 
@@ -143,6 +144,11 @@ Tensor l2n(const Tensor& x, double eps) {
 
 RMSNormImpl::RMSNormImpl(int64_t size, double eps) : weight(register_parameter("weight", at::ones({size}))), eps_(eps) {
   kernels::check(size >= 1, "rms_norm", "size is ", size, "; must be at least 1");
+}
+
+Tensor RMSNormImpl::forward(const Tensor& x) {
+  if (const PartCall* call = call_of(*this)) return (*call)(x, {}, {});
+  return rms_norm(x, current(weight), eps_);
 }
 
 }  // namespace ovq::nn

@@ -18,7 +18,9 @@ at::Tensor l2n(const at::Tensor& x, double eps = 1e-6);
 class RMSNormImpl : public torch::nn::Module {
  public:
   explicit RMSNormImpl(int64_t size, double eps = 1e-6);
-  at::Tensor forward(const at::Tensor& x) { return rms_norm(x, weight, eps_); }
+  at::Tensor forward(const at::Tensor& x);
+
+  double eps() const { return eps_; }
 
   at::Tensor weight;  // [C], ones
 

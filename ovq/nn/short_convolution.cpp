@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "ovq/nn/packed.h"
+#include "ovq/nn/replaced.h"
 #include "ovq/nn/rows.h"
 #include "ovq/ops/inputs.h"
 #include "ovq/ops/tensor_view.h"
@@ -195,17 +196,20 @@ ShortConvolutionImpl::ShortConvolutionImpl(const ShortConvolutionOptions& option
   if (options.bias) bias = register_parameter("bias", at::zeros({options.channels}));
 }
 
-Tensor ShortConvolutionImpl::activate(const Tensor& y) const {
+Tensor ShortConvolutionImpl::convolved(const Tensor& x, const Tensor& before, const OptionalTensor& cu_seqlens) const {
+  if (const PartCall* call = call_of(*this)) return (*call)(x, before, cu_seqlens);
+  const Tensor y = short_convolution(
+      {.x = x, .weight = current(weight), .bias = current(bias), .before = before, .cu_seqlens = cu_seqlens});
   return options_.activation == Activation::silu ? at::silu(y) : y;
 }
 
 Tensor ShortConvolutionImpl::forward(const Tensor& x, const OptionalTensor& cu_seqlens) {
-  return activate(short_convolution({.x = x, .weight = weight, .bias = bias, .cu_seqlens = cu_seqlens}));
+  return convolved(x, {}, cu_seqlens);
 }
 
 Tensor ShortConvolutionImpl::forward(const Tensor& x, Tensor& before) {
   const int64_t kept = options_.width - 1, time = x.size(1);
-  const Tensor y = activate(short_convolution({.x = x, .weight = weight, .bias = bias, .before = before}));
+  const Tensor y = convolved(x, before, {});
   if (time >= kept) {
     before = x.narrow(1, time - kept, kept).clone(at::MemoryFormat::Contiguous);  // a view would keep all of x alive
   } else {

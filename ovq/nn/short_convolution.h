@@ -45,7 +45,7 @@ class ShortConvolutionImpl : public torch::nn::Module {
   at::Tensor bias;    // [C], zeros, or undefined
 
  private:
-  at::Tensor activate(const at::Tensor& y) const;
+  at::Tensor convolved(const at::Tensor& x, const at::Tensor& before, const OptionalTensor& cu_seqlens) const;
 
   ShortConvolutionOptions options_;
 };

@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "ovq/kernels/error.h"
+#include "ovq/nn/replaced.h"
 #include "ovq/nn/rms_norm.h"
 
 namespace ovq::nn {
@@ -96,14 +97,14 @@ VectorQuantizer::VectorQuantizer(const QuantizerOptions& options) : options_(opt
   }
 }
 
-Tensor VectorQuantizer::codewords() const { return l2n(codebook, 1e-12); }
+Tensor VectorQuantizer::codewords() const { return l2n(current(codebook), 1e-12); }
 
 Tensor VectorQuantizer::nearest(const Tensor& z) const {
   const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
   return by_token(best_match(by_head(z.detach().to(codebook.scalar_type())), codewords().detach(), {}), z);
 }
 
-int64_t VectorQuantizer::dead(int64_t steps) const { return unused.ge(steps).sum().item<int64_t>(); }
+int64_t VectorQuantizer::dead(int64_t steps) const { return current(unused).ge(steps).sum().item<int64_t>(); }
 
 void VectorQuantizer::note_use(const Tensor& index) {
   if (!used_.defined()) used_ = at::zeros_like(codebook.select(-1, 0)).detach();
@@ -134,12 +135,13 @@ Tensor VectorQuantizer::quantize(const Tensor& z_tokens, uint64_t seed, Note not
 }
 
 Tensor VectorQuantizer::quantize_ema(const Tensor& z, Note note) {
-  const Tensor bonus = unused.to(z.scalar_type()) * options_.no_use;
+  const Tensor bonus = current(unused).to(z.scalar_type()) * options_.no_use;
   const Tensor index = best_match(z, codewords(), bonus);
   const Tensor c = gather_rows(codewords(), index);
   commitment_ = options_.commitment * (z - c.detach()).square().sum(-1).sum(0).mean();
   if (note == Note::yes) {
     const torch::NoGradGuard no_grad;
+    current_to_write("quantizer.codebook", codebook);
     note_use(index);
     note_similarity(z, c);
     if (!sums_.defined()) sums_ = at::zeros_like(codebook).detach();
@@ -150,7 +152,7 @@ Tensor VectorQuantizer::quantize_ema(const Tensor& z, Note note) {
 
 Tensor VectorQuantizer::quantize_diveq(const Tensor& z, uint64_t seed, Note note) {
   const Tensor words = codewords();
-  const Tensor index = best_match(z, words, unused.to(z.scalar_type()) * options_.no_use);
+  const Tensor index = best_match(z, words, current(unused).to(z.scalar_type()) * options_.no_use);
   const Tensor c = gather_rows(words, index);
   if (note == Note::yes) {
     note_use(index);
@@ -164,6 +166,7 @@ Tensor VectorQuantizer::quantize_sf_diveq(const Tensor& z, uint64_t seed, Note n
   at::Generator generator = generator_of(seed);
   const Tensor words = codewords();
   const int64_t segments = options_.codewords - 1;
+  const Tensor unused = current(this->unused);
   const Tensor share = at::rand({options_.heads, segments, 1}, generator, z.options());
   const Tensor first = words.narrow(1, 0, segments), second = words.narrow(1, 1, segments);
   Tensor index;
@@ -187,6 +190,7 @@ Tensor VectorQuantizer::quantize_sf_diveq(const Tensor& z, uint64_t seed, Note n
 
 void VectorQuantizer::collect(const Tensor& z_tokens) {
   const torch::NoGradGuard no_grad;
+  current_to_write("quantizer.codebook", codebook);
   const Tensor z = by_head(z_tokens.detach().to(codebook.scalar_type()));
   if (z.size(1) > 0) collected_.push_back(block_means(z, std::min(options_.codewords, z.size(1))));
 }
@@ -216,6 +220,8 @@ Tensor VectorQuantizer::start_statistics(int64_t rank, int64_t ranks) {
 
 bool VectorQuantizer::end_step() {
   const torch::NoGradGuard no_grad;
+  const Tensor codebook = current(this->codebook), unused = current(this->unused);
+  const Tensor ema_counts = current(this->ema_counts), ema_sums = current(this->ema_sums);
   if (!start_.defined() && !collected_.empty()) start_statistics(0, 1);
   // A codeword that no key fell to keeps its random start.
   const Tensor found = start_.defined() ? start_.norm(2, -1, true).gt(0) : Tensor();

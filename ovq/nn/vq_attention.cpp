@@ -9,6 +9,7 @@
 #include "ovq/kernels/error.h"
 #include "ovq/nn/cache.h"
 #include "ovq/nn/packed.h"
+#include "ovq/nn/replaced.h"
 #include "ovq/ops/attention.h"
 
 namespace ovq::nn {
@@ -126,6 +127,10 @@ int64_t VqAttention::state_bytes(int64_t tokens) const {
   return heads().kv_heads * (dictionary + window * token) + input_state_bytes(tokens);
 }
 
+bool VqAttention::started() const { return current(started_).item<int64_t>() != 0; }
+
+void VqAttention::start() { current(started_).fill_(1); }
+
 void VqAttention::begin_step(int64_t step, uint64_t seed) {
   end_step();
   step_ = step;
@@ -175,7 +180,8 @@ Tensor VqAttention::training_keys(const Tensor& k) {
   }
   if (!started()) {
     if (!again && step_ + 1 >= options_.warmup) quantizer_->collect(k);
-    return k + 0 * quantizer_->codebook.sum();  // a part of the graph: DistributedDataParallel waits for every gradient
+    return k + 0 * current(quantizer_->codebook)
+                       .sum();  // a part of the graph: DistributedDataParallel waits for every gradient
   }
   const Tensor quantized = quantizer_->quantize(k, seed_ ^ keys, again ? Note::no : Note::yes);
   if (!again) auxiliary_ = quantizer_->commitment_loss();

@@ -48,9 +48,9 @@ class VqAttention : public AttentionHeads {
   bool begins_own_step() const override;
   Tensor auxiliary_loss() const override;
 
-  bool started() const { return started_.item<int64_t>() != 0; }
+  bool started() const;
   // Ends the warm-up with the codebook as it is.
-  void start() { started_.fill_(1); }
+  void start();
 
  protected:
   Tensor mix(const Tensor& x, MixerState* state, const OptionalTensor& cu_seqlens) override;

@@ -1,12 +1,14 @@
 """torch.nn.Modules whose tensors belong to a C++ module.
 
 The parameters are not copies: C++ computes with the very tensors that Python's optimizers, state_dict and autograd see.
-So a parameter may be written into, converted and frozen, but not replaced by another one.
+Before each call it is looked up whether they and the parts are still those of C++; what was replaced goes along with
+the call, tensors as they are and modules as functions that C++ calls back.
 """
 
 import copy
 import json
-from typing import Any, Callable, Dict, List, Optional, Tuple, Type, TypeVar, Union
+from operator import is_
+from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Tuple, Type, TypeVar, Union
 
 import torch
 import torch.distributed as dist
@@ -14,35 +16,26 @@ from torch import Tensor, nn
 
 from ._library import invoke
 from .layer_states import LayerStates, handles_of
+from .parts import CALLED, Part, callable_from_cpp, calling, make_part, others_of
 
 S = TypeVar("S", bound=LayerStates)
 States = Union[S, List[S]]
 
 
-class Tensors(nn.Module):
-    """Parameters and buffers that C++ holds too, under the names they have there."""
+class Watched(NamedTuple):
+    """What tells whether anything was replaced: held[i].get(names[i]) is expected[i], and so on."""
 
-    def extra_repr(self) -> str:
-        tensors = {**self._parameters, **self._buffers}
-        return ", ".join(f"{name}: {list(tensor.shape)}" for name, tensor in tensors.items())
-
-    def register_parameter(self, name: str, param: Optional[nn.Parameter]) -> None:
-        if param is not self._parameters.get(name, param):
-            raise TypeError(f"[ovq] {name} belongs to a C++ module and cannot be replaced; write into it instead")
-        super().register_parameter(name, param)
-
-    def _apply(self, fn: Callable[[Tensor], Tensor], *args: Any, **kwargs: Any) -> "Tensors":
-        before = [(held, dict(held)) for held in (self._parameters, self._buffers)]
-        super()._apply(fn, *args, **kwargs)
-        for held, tensors in before:
-            for name, tensor in tensors.items():
-                if held[name] is not tensor:  # as nn.Module does with buffers: C++ would be left with the old one
-                    tensor.data = held[name].data
-                    held[name] = tensor
-        return self
+    held: List[Dict[str, Any]]
+    names: List[str]
+    expected: List[Any]
+    parts: List[nn.Module]
+    types: List[type]
+    lists: List[Dict[str, nn.Module]]
+    lengths: List[int]
+    hooks: List[Dict[int, Any]]
 
 
-class CompiledModule(Tensors):
+class CompiledModule(Part):
     """Around a compiled mixer or model; see Mixer and LanguageModel."""
 
     _state_type: Type[LayerStates]
@@ -104,72 +97,199 @@ class CompiledModule(Tensors):
     ) -> Union[Tensor, Tuple[Tensor, Any]]:
         self._before_forward()
         if state is None and not return_state:
-            return invoke(self._op, self._handle.forward, x, cu_seqlens)
+            return self._call("forward", x, cu_seqlens)
         handles = [] if state is None else handles_of(self._op, state, cu_seqlens, self._state_type)
-        y, handles = invoke(self._op, self._handle.forward_with_states, x, handles, cu_seqlens)
+        y, handles = self._call("forward_with_states", x, handles, cu_seqlens)
         states = [self._state_type._wrap(handle) for handle in handles]
         return y, states[0] if cu_seqlens is None else states
 
     def _step(self, x: Tensor, state: Any, cu_seqlens: Optional[Tensor]) -> Tensor:
         handles = handles_of(self._op, state, cu_seqlens, self._state_type)
-        return invoke(self._op, self._handle.step, x, handles, cu_seqlens)
+        return self._call("step", x, handles, cu_seqlens)
+
+    def _bind(self, handle: Any) -> None:
+        """Makes modules that follow the names of `handle`'s and puts its tensors into them."""
+        self._own: Dict[str, Tensor] = {}
+        self._parts: Dict[str, nn.Module] = {}  # by name, as made here; what stands in their places may be others
+        for description in json.loads(handle.parts()):
+            name = description.pop("name")
+            owner, leaf = self._owner(name)
+            self._parts[name] = make_part(**description)
+            owner.add_module(leaf, self._parts[name])
+        for name, tensor in tensors_of(handle).items():
+            owner, leaf = self._owner(name)
+            owner._hold(leaf, tensor)
+        self._link(handle)
+
+    def _link(self, handle: Any) -> None:
+        """Computes with `handle`, whose tensors the parts hold, from now on."""
+        self._handle = handle
+        handle.train(self.training)
+        parts: List[nn.Module] = [self, *self._parts.values()]
+        called = [part for part in parts if is_called(part)]
+        slots: List[Tuple[Dict[str, Any], str, Any]] = []
+        for part in parts:
+            for name, tensor in getattr(part, "_own", {}).items():
+                held = part._parameters if isinstance(tensor, nn.Parameter) else part._buffers
+                slots.append((held, name, tensor))
+        for name, part in self._parts.items():
+            owner, leaf = self._owner(name)
+            slots.append((owner._modules, leaf, part))
+        slots += [(part.__dict__, "forward", None) for part in called]
+        lists = [part._modules for part in parts if isinstance(part, nn.ModuleList)]
+        hooks = [hooks for part in called for hooks in (part._forward_pre_hooks, *others_of(part))]
+        held, names, expected = (list(column) for column in zip(*slots))
+        types, lengths = [type(part) for part in parts], [len(modules) for modules in lists]
+        self._watched = Watched(held, names, expected, parts, types, lists, lengths, hooks)
+
+    def _owner(self, name: str) -> Tuple[Any, str]:
+        """The part that a tensor or part belongs to, and its name there."""
+        path, _, leaf = name.rpartition(".")
+        return self._parts[path] if path else self, leaf
+
+    def _unchanged(self) -> bool:
+        held, names, expected, parts, types, lists, lengths, hooks = self._watched
+        return (
+            all(map(is_, map(dict.get, held, names), expected))
+            and list(map(type, parts)) == types
+            and list(map(len, lists)) == lengths
+            and not any(hooks)
+        )
+
+    def _call(self, method: str, *arguments: Any, op: Optional[str] = None) -> Any:
+        """The compiled method, with whatever was replaced in Python."""
+        function, op = getattr(self._handle, method), op or self._op
+        if self._unchanged():
+            return invoke(op, function, *arguments, None)
+        # Calling the module has run its own hooks, and the other methods have no gradients.
+        called = method in ("forward", "forward_with_states")
+        with torch.set_grad_enabled(torch.is_grad_enabled() and (called or method == "hidden")):
+            tensors, calls = self._replaced(root_hooks=not called)
+        with callable_from_cpp(calls) as keys:
+            return invoke(op, function, *arguments, torch.classes.ovq.ReplacedParts(tensors, keys))
+
+    def _replaced(self, root_hooks: bool) -> Tuple[Dict[str, Tensor], Dict[str, Callable[..., Tensor]]]:
+        """Tensors other than C++'s own, and the parts that C++ must call in Python. Weights that hooks compute are
+        computed, those of the module itself only with `root_hooks`."""
+        tensors: Dict[str, Tensor] = {}
+        calls: Dict[str, Callable[..., Tensor]] = {}
+        for name, part in (("", self), *self._parts.items()):
+            if name.startswith(tuple(called + "." for called in calls)):
+                continue  # inside of one that Python calls
+            stand_in = self._at(name)
+            if stand_in is not part or (is_called(part) and part._hooked()):
+                self._check_stand_in(name, part, stand_in)
+                calls[name] = calling(self._op, name, part, stand_in)
+            elif isinstance(part, nn.ModuleList):
+                entries = sum(other.rpartition(".")[0] == name for other in self._parts)
+                if len(part) != entries:
+                    raise TypeError(f"[{self._op}] {name} has {len(part)} entries; must have {entries}")
+            elif isinstance(part, Part):
+                for hook in part._weight_hooks() if part is not self or root_hooks else ():
+                    hook(part, None)
+                tensors.update(self._other_tensors(name, part))
+        return tensors, calls
+
+    def _at(self, name: str) -> Optional[nn.Module]:
+        owner, leaf = self._owner(name)
+        return owner._modules.get(leaf) if name else self
+
+    def _check_stand_in(self, name: str, part: nn.Module, stand_in: Optional[nn.Module]) -> None:
+        if is_called(part) and isinstance(stand_in, nn.Module):
+            return
+        found = "missing" if stand_in is None else f"a {type(stand_in).__name__}"
+        advice = "put the part back" if is_called(part) else "replace parts inside it, or change the configuration"
+        raise TypeError(f"[{self._op}] {name} is {found}; must be the part that C++ has: {advice}")
+
+    def _other_tensors(self, path: str, part: Part) -> Iterator[Tuple[str, Tensor]]:
+        for leaf, own in part._own.items():
+            value, name = getattr(part, leaf, None), f"{path}.{leaf}" if path else leaf
+            if value is own:
+                continue
+            if not isinstance(value, Tensor):
+                raise TypeError(f"[{self._op}] {name} is a {type(value).__name__}; must be a tensor")
+            if value.shape != own.shape and own.numel() > 0:
+                shapes = f"{list(value.shape)}; must be {list(own.shape)}"
+                raise ValueError(f"[{self._op}] {name} has shape {shapes}")
+            yield name, value
+
+    def _check_plain(self, op: str) -> None:
+        """TypeError unless C++'s own tensors are all there is to it; parameters that are other tensors become so."""
+        for name, part in (("", self), *self._parts.items()):
+            stand_in = self._at(name)
+            if stand_in is not part:
+                found = "missing" if stand_in is None else f"a {type(stand_in).__name__}"
+                raise TypeError(f"[{op}] {name} is {found}; fold it into the weight and put the part back first")
+            for leaf, own in getattr(part, "_own", {}).items():
+                value = part._parameters.get(leaf, part._buffers.get(leaf))
+                if value is None:
+                    raise TypeError(
+                        f"[{op}] {name}.{leaf} is computed from other parameters; make it one first "
+                        "(remove_parametrizations, remove_weight_norm, remove_spectral_norm, prune.remove)"
+                    )
+                if value.is_meta:
+                    raise TypeError(f"[{op}] {name}.{leaf} is on meta; must have values")
+                own.data = value.data
+
+    def __getstate__(self) -> Dict[str, Any]:
+        rest = {name: value for name, value in self.__dict__.items() if name not in ("_handle", "_watched")}
+        return {"config": self.config, "rest": rest}
+
+    def __setstate__(self, state: Dict[str, Any]) -> None:
+        super().__setstate__(state["rest"])
+        handle = self._new_handle(state["config"])
+        own = {}  # what was stored -> C++'s
+        for name, tensor in tensors_of(handle).items():
+            owner, leaf = self._owner(name)
+            own[id(owner._own[leaf])] = (owner._own[leaf], tensor)
+            copy_tensor(tensor, owner._own[leaf].data, owner._own[leaf])
+            owner._own[leaf] = tensor
+        for module in {*self.modules(), *self._parts.values()}:
+            for held in (module._parameters, module._buffers):
+                held.update((name, own[id(x)][1]) for name, x in held.items() if id(x) in own)
+        self._link(handle)
+
+    def __deepcopy__(self, memo: Dict[int, Any]) -> "CompiledModule":
+        other = memo[id(self)] = type(self).__new__(type(self))
+        handle = self._new_handle(self.config)
+        for name, tensor in tensors_of(handle).items():
+            owner, leaf = self._owner(name)
+            own = owner._own[leaf]
+            copy_tensor(tensor, own.data.clone(), own)
+            tensor.grad = None if own.grad is None else own.grad.clone()
+            memo[id(own)] = tensor
+        for module in self.modules():  # weights that hooks compute, which torch does not copy
+            for value in vars(module).values():
+                if isinstance(value, Tensor) and not value.is_leaf:
+                    memo[id(value)] = value.detach().clone()
+        rest = {name: value for name, value in self.__dict__.items() if name not in ("_handle", "_watched")}
+        other.__dict__.update(copy.deepcopy(rest, memo))
+        other._link(handle)
+        return other
 
     # A C++ module of this configuration, with random parameters.
     def _make_handle(self, config: Dict[str, Any]) -> Any:
         raise NotImplementedError
 
-    def _bind(self, handle: Any) -> None:
-        """Puts the tensors of `handle` into modules that follow their names."""
-        self._handle = handle
-        parameters, buffers = handle.parameters(), handle.buffers()
-        self._own = (*parameters, *buffers)
-        for name, tensor in parameters.items():
-            tensor.__class__ = nn.Parameter
-            owner, leaf = self._owner(name)
-            owner.register_parameter(leaf, tensor)
-        for name, tensor in buffers.items():
-            owner, leaf = self._owner(name)
-            owner.register_buffer(leaf, tensor)
-
-    def _owner(self, name: str) -> Tuple[nn.Module, str]:
-        *path, leaf = name.split(".")
-        module: nn.Module = self
-        for part in path:
-            if part not in module._modules:
-                module.add_module(part, Tensors())
-            module = module._modules[part]
-        return module, leaf
-
-    def _own_tensors(self) -> Dict[str, Tensor]:
-        found = self.state_dict(keep_vars=True)
-        return {name: found[name] for name in self._own}
-
-    def __getstate__(self) -> Dict[str, Any]:
-        state = {name: value for name, value in self.__dict__.items() if name not in ("_handle", "_own")}
-        roots = {name.split(".")[0] for name in self._own}
-        for held in ("_parameters", "_buffers", "_modules"):
-            state[held] = type(state[held])((n, x) for n, x in state[held].items() if n not in roots)
-        return {"config": self.config, "tensors": self._own_tensors(), "rest": state}
-
-    def __setstate__(self, state: Dict[str, Any]) -> None:
-        super().__setstate__(state["rest"])
+    def _new_handle(self, config: Dict[str, Any]) -> Any:
+        """One whose parameters will be written over: torch's random numbers stay where they are."""
         with torch.random.fork_rng(devices=[]):
-            self._bind(self._make_handle(state["config"]))
-        for name, tensor in self._own_tensors().items():
-            tensor.data = state["tensors"][name].data
-            tensor.requires_grad_(state["tensors"][name].requires_grad)
-        self._handle.train(self.training)
-        for name in {name.split(".")[0] for name in self._own if "." in name}:
-            self._modules[name].train(self.training)
+            return self._make_handle(config)
 
-    def __deepcopy__(self, memo: Dict[int, Any]) -> "CompiledModule":
-        state = self.__getstate__()
-        other = memo[id(self)] = type(self).__new__(type(self))
-        state["rest"] = copy.deepcopy(state["rest"], memo)
-        originals = state["tensors"]
-        state["tensors"] = {name: copy.deepcopy(tensor, {}) for name, tensor in originals.items()}
-        other.__setstate__(state)
-        for name, tensor in other._own_tensors().items():
-            memo[id(originals[name])] = tensor
-            tensor.grad = state["tensors"][name].grad
-        return other
+
+def tensors_of(handle: Any) -> Dict[str, Tensor]:
+    """Parameters, as such, and buffers."""
+    parameters = handle.parameters()
+    for tensor in parameters.values():
+        tensor.__class__ = nn.Parameter
+    return {**parameters, **handle.buffers()}
+
+
+def copy_tensor(to: Tensor, data: Tensor, like: Tensor) -> None:
+    to.data = data
+    to.requires_grad_(like.requires_grad)
+
+
+def is_called(part: nn.Module) -> bool:
+    """Whether it computes y = f(x), which others can do in its place."""
+    return isinstance(part, tuple(CALLED.values()))

@@ -56,6 +56,7 @@ class LanguageModel(CompiledModule):
 
     def save(self, directory: Path) -> None:
         """Writes config.json and model.safetensors, which `load` and the program `ovq` read."""
+        self._check_plain("save")
         try:
             self._handle.save(os.fspath(directory))
         except RuntimeError as error:
@@ -85,7 +86,7 @@ class LanguageModel(CompiledModule):
     def hidden(self, tokens: Tensor, *, cu_seqlens: Optional[Tensor] = None) -> Tensor:
         """What the output embedding reads: tokens [B, T] -> [B, T, hidden_size]."""
         self._before_forward()
-        return invoke(self._op, self._handle.hidden, tokens, cu_seqlens)
+        return self._call("hidden", tokens, cu_seqlens)
 
     def step(self, tokens: Tensor, state: ModelStates, *, cu_seqlens: Optional[Tensor] = None) -> Tensor:
         """Decodes tokens [B, T], mostly T = 1 -> logits [B, T, vocab]; `state` moves on in place, no autograd."""
@@ -119,7 +120,7 @@ class LanguageModel(CompiledModule):
         numbers = prompt.tolist() if isinstance(prompt, Tensor) else list(prompt)
         (handle,) = handles_of("generate", ModelState() if state is None else state, None, ModelState)
         options = (int(tokens), float(temperature), int(top_k), int(seed), int(piece))
-        return invoke("generate", self._handle.generate, numbers, handle, *options)
+        return self._call("generate", numbers, handle, *options, op="generate")
 
     def extra_repr(self) -> str:
         config = self.config

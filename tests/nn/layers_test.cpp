@@ -1,3 +1,5 @@
+#include "ovq/nn/parameters.h"
+#include "ovq/nn/replaced.h"
 #include "ovq/nn/rms_norm.h"
 #include "ovq/nn/short_convolution.h"
 #include "tests/nn/tensor_checks.h"
@@ -46,6 +48,28 @@ TEST(RmsNorm, Gradients) {
     expect_gradients(
         {{"x", x}}, [&] { return std::vector{l2n(x)}; }, tolerance, 1e-4 * scale);
   }
+}
+
+TEST(Replaced, StandsInWhileItIsGuarded) {
+  torch::manual_seed(5);
+  Projection projection = make_projection(4, 3), other = make_projection(4, 3);
+  const Tensor x = at::randn({2, 4}), plain = projection(x), replaced = at::randn({3, 4});
+  const Replaced tensors{.tensors = {{projection->weight.unsafeGetTensorImpl(), replaced}}};
+  const Replaced parts{
+      .parts = {{projection.get(), [](const Tensor& in, const Tensor&, const auto&) { return 2 * in; }}}};
+  {
+    const ReplacedGuard guard(&tensors);
+    EXPECT_TRUE(at::equal(projection(x), at::linear(x, replaced)));
+    EXPECT_TRUE(at::equal(other(x), at::linear(x, other->weight)));
+    {
+      const ReplacedGuard inner(&parts);
+      EXPECT_TRUE(at::equal(projection(x), 2 * x));
+    }
+    const ReplacedGuard none(nullptr);
+    EXPECT_TRUE(at::equal(projection(x), plain));
+  }
+  EXPECT_TRUE(at::equal(projection(x), plain));
+  EXPECT_THROW(projection(x.to(at::kDouble)), c10::TypeError);
 }
 
 Tensor plain_convolution(const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& before) {
