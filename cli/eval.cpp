@@ -8,6 +8,7 @@
 #include "cli/commands.h"
 #include "cli/progress.h"
 #include "cli/torch_setup.h"
+#include "cli/validators.h"
 #include "ovq/models/weights.h"
 #include "ovq/train/choice_scores.h"
 #include "ovq/train/results.h"
@@ -112,17 +113,19 @@ void add_eval(CLI::App& app) {
   CLI::App* eval = app.add_subcommand("eval", "Test a trained model, also far beyond its training length");
   const auto arguments = std::make_shared<EvalArguments>();
   eval->add_option("run", arguments->run, "Directory of the run")->required()->type_name("DIR");
-  eval->add_option("--lengths", arguments->lengths, "Context lengths; default: those of the scale")->delimiter(',');
+  eval->add_option("--lengths", arguments->lengths, "Context lengths; default: those of the scale")
+      ->delimiter(',')
+      ->check(at_least(1));
   eval->add_option("--centroids", arguments->centroids, "Dictionary sizes; default: that of training")
       ->delimiter(',')
-      ->check(CLI::PositiveNumber);
-  eval->add_option("--rows", arguments->evaluate.rows, "Test rows")->capture_default_str()->check(CLI::PositiveNumber);
+      ->check(at_least(1));
+  eval->add_option("--rows", arguments->evaluate.rows, "Test rows")->capture_default_str()->check(at_least(1));
   eval->add_option("--batch", arguments->evaluate.batch, "Rows read at a time")
       ->capture_default_str()
-      ->check(CLI::PositiveNumber);
+      ->check(at_least(1));
   eval->add_option("--piece", arguments->evaluate.piece, "Tokens of a row read at a time")
       ->capture_default_str()
-      ->check(CLI::PositiveNumber);
+      ->check(at_least(1));
   eval->add_option("--benchmark", arguments->benchmark,
                    "Instead: multiple choice, one of " + joined(tasks::benchmark_names()));
   eval->add_option("--questions", arguments->questions, "The benchmark's JSONL file")->type_name("FILE");

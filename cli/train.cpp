@@ -178,7 +178,7 @@ void add_train(CLI::App& app) {
             help)
         ->type_name("JSON");
   };
-  object("--task-options", "task_options", "Over those of the scale, e.g. '{\"path\": \"books\"}'");
+  object("--task-options", "task_options", "Over those of the scale, e.g. '{\"vocab\": 256}'");
   object("--model-options", "model_options",
          "Merged into the model's config.json, e.g. '{\"mixers\": {\"ovq\": {\"centroids\": 256}}}'");
   train->add_option("--threads", arguments->threads, "Threads to use; default: all cores")

@@ -40,6 +40,17 @@ done
 expect 1 'holds a run already' "$ovq" train "${tiny[@]}" --out "$work/good"
 expect 2 'at least' "$ovq" eval "$work/good" --lengths 1
 
+for option in --centroids --rows --batch --piece --lengths; do
+  expect 2 "$option: 0; must be at least 1" "$ovq" eval "$work/good" $option 0
+  expect 2 "$option: x is not an integer; must be one of at least 1" "$ovq" eval "$work/good" $option x
+done
+expect 2 '--lengths: -4; must be at least 1' "$ovq" eval "$work/good" --lengths 16,-4
+expect 2 '--rounds: 0; must be at least 1' "$ovq" bench step --rounds 0
+
+# What --help shows for --task-options is taken.
+options=$("$ovq" train --help | tr '\n' ' ' | grep -oP -- "--task-options.*?'\K\{[^']*\}" | head -n 1 | tr -s ' ')
+"$ovq" tasks recall --task-options "$options" >/dev/null || { echo "FAILED: --task-options $options, as --help has it"; failures=$((failures + 1)); }
+
 expect 2 'go together' "$ovq" eval "$work/good" --benchmark piqa
 expect 2 'not on text' "$ovq" eval "$work/good" --benchmark piqa --questions "$work/file"
 
