@@ -47,7 +47,7 @@ void compare(const CompareArguments& arguments) {
   nlohmann::json all = nlohmann::json::array();
   for (const std::string& path : arguments.runs) {
     const train::RunDirectory run = train::RunDirectory::open(path);
-    const bool accuracy = train::make_task(run.options())->metric() == tasks::Metric::accuracy;
+    const bool accuracy = tasks::metric_of(run.options().task) == tasks::Metric::accuracy;
     const std::string title =
         fmt::format("{} ({}), {}", run.options().task, run.options().scale, accuracy ? "accuracy" : "loss");
     const Cost cost = cost_of(run);

@@ -54,7 +54,7 @@ void run_benchmark(const EvalArguments& arguments, const train::RunDirectory& ru
 void run_evaluation(EvalArguments arguments) {
   set_up_torch(arguments.threads);
   const train::RunDirectory run = train::RunDirectory::open(arguments.run);
-  const std::filesystem::path checkpoint = train::newest_checkpoint(run.path());
+  const std::filesystem::path checkpoint = train::newest_checkpoint(run.path(), print_warning);
   const auto model = models::load_model(checkpoint);
   if (!arguments.benchmark.empty() || !arguments.questions.empty()) return run_benchmark(arguments, run, *model);
   const auto has_dictionary = train::centroids_of(model->config());
@@ -71,10 +71,12 @@ void run_evaluation(EvalArguments arguments) {
   }
   arguments.evaluate.seed = run.options().seed;
   std::vector<train::Result> results;
+  std::unique_ptr<tasks::Task> task;  // kept while its options stay the same: a corpus is read once
+  nlohmann::json made_with;
   for (const tasks::Evaluation& test : wanted) {
     nlohmann::json options = run.options().task_options;
     options.merge_patch(test.options);
-    const auto task = tasks::make_task(run.options().task, options);
+    if (!task || options != made_with) task = tasks::make_task(run.options().task, made_with = options);
     for (const int64_t centroids : arguments.centroids) {
       if (centroids > 0) model->set_centroids(centroids);
       arguments.evaluate.length = test.length;

@@ -42,15 +42,22 @@ json read_json(const std::string& file) {
   }
 }
 
-// Defaults, then the file, then the flags.
-RunOptions gather(const TrainArguments& arguments) {
+struct Prepared {
+  RunOptions options;
+  std::unique_ptr<tasks::Task> task;
+};
+
+// Defaults, then the file, then the flags. Says what is wrong before anything is written.
+Prepared gather(const TrainArguments& arguments) {
   try {
     json options = arguments.config.empty() ? json::object() : read_json(arguments.config);
     if (!options.is_object()) throw std::invalid_argument(arguments.config + " must hold an object of options");
     options.merge_patch(arguments.flags);
-    RunOptions run = train::resolved(train::run_options_from_json(options));
-    train::model_config(run, train::make_task(run)->vocab());  // says what is wrong before anything is written
-    return run;
+    Prepared prepared{.options = train::resolved(train::run_options_from_json(options))};
+    prepared.task = train::make_task(prepared.options);
+    train::model_config(prepared.options, prepared.task->vocab());
+    train::check_task(*prepared.task, prepared.options);
+    return prepared;
   } catch (const std::invalid_argument& error) {
     throw UsageError(error.what());
   }
@@ -82,7 +89,12 @@ void run_training(const TrainArguments& arguments) {
     throw UsageError("--resume goes on with the options of the run; it takes no others but --threads and --profile");
   set_up_torch(arguments.threads);
   const bool fresh = arguments.resume.empty();
-  const RunOptions options = fresh ? gather(arguments) : train::RunDirectory::open(arguments.resume).options();
+  Prepared prepared;
+  if (fresh)
+    prepared = gather(arguments);
+  else
+    prepared.options = train::RunDirectory::open(arguments.resume).options();
+  const RunOptions& options = prepared.options;
   const std::string out = !fresh                   ? arguments.resume
                           : !arguments.out.empty() ? arguments.out
                                                    : fmt::format("runs/{}-{}", options.task, options.model);
@@ -98,9 +110,9 @@ void run_training(const TrainArguments& arguments) {
   hooks.on_evaluation = [&](int64_t step, const train::Evaluation& evaluation) {
     progress->message(evaluation_text(step, evaluation, metric));
   };
-  hooks.warn = [](const std::string& text) { fmt::print(stderr, "ovq: {}\n", text); };
+  hooks.warn = print_warning;
   hooks.stop = [] { return interrupted != 0; };
-  train::Trainer trainer(std::move(run), hooks);
+  train::Trainer trainer(std::move(run), hooks, std::move(prepared.task));
   metric = trainer.task().metric();
   int64_t parameters = 0;
   for (const auto& parameter : trainer.model().parameters()) parameters += parameter.numel();

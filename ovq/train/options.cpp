@@ -5,6 +5,7 @@
 #include "ovq/base/closest.h"
 #include "ovq/models/fields.h"
 #include "ovq/models/presets.h"
+#include "ovq/tasks/mixture.h"
 
 namespace ovq::train {
 namespace {
@@ -114,6 +115,13 @@ RunOptions resolved(RunOptions options) {
 
 std::unique_ptr<tasks::Task> make_task(const RunOptions& options) {
   return tasks::make_task(options.task, options.task_options);
+}
+
+void check_task(const tasks::Task& task, const RunOptions& options) {
+  tasks::step_shapes(task, {options.lengths, options.tokens_per_step});
+  for (const int64_t length : options.lengths) task.sample({.rows = 1, .length = length});
+  const int64_t longest = *std::max_element(options.lengths.begin(), options.lengths.end());
+  task.sample({.rows = 1, .length = longest, .split = tasks::Split::test});
 }
 
 models::ModelConfig model_config(const RunOptions& options, int64_t vocab) {

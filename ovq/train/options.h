@@ -48,6 +48,8 @@ RunOptions run_options_from_json(const json& object, const RunOptions& defaults 
 RunOptions resolved(RunOptions options);
 
 std::unique_ptr<tasks::Task> make_task(const RunOptions& options);
+// Reads what training and its evaluations will ask of the task, so that what is wrong with it is said at the start.
+void check_task(const tasks::Task& task, const RunOptions& options);
 // The model for the task's vocabulary.
 models::ModelConfig model_config(const RunOptions& options, int64_t vocab);
 Schedule schedule_of(const RunOptions& options);

@@ -31,8 +31,8 @@ enum class Outcome { finished, target_reached, stopped };
 
 class Trainer {
  public:
-  // From the newest sound checkpoint of the run, or from the start.
-  Trainer(RunDirectory run, TrainHooks hooks);
+  // From the newest sound checkpoint of the run, or from the start. `task` is that of the run, if it was made already.
+  Trainer(RunDirectory run, TrainHooks hooks, std::unique_ptr<tasks::Task> task = nullptr);
 
   Outcome train();
 

@@ -54,6 +54,22 @@ options=$("$ovq" train --help | tr '\n' ' ' | grep -oP -- "--task-options.*?'\K\
 expect 2 'go together' "$ovq" eval "$work/good" --benchmark piqa
 expect 2 'not on text' "$ovq" eval "$work/good" --benchmark piqa --questions "$work/file"
 
+# A damaged newest checkpoint: everybody says so, once, and takes the one before.
+cp -r "$work/good" "$work/damaged"
+newest=$(ls -d "$work"/damaged/checkpoints/* | tail -n 1)
+printf '\xff' | dd of="$newest/model.safetensors" bs=1 seek=$(($(stat -c %s "$newest/model.safetensors") - 99)) conv=notrunc status=none
+for command in 'eval --lengths 16 --rows 2' inspect 'train --resume'; do
+  expect 0 "skipping a damaged checkpoint: [Safetensors] $newest/model.safetensors" "$ovq" $command "$work/damaged"
+done
+
+# The table of a run on text needs no text.
+mkdir "$work/books" && for split in train test; do seq 1 2000 | tr '\n' ' ' >"$work/books/$split.txt"; echo "$split" >>"$work/books/$split.txt"; done
+"$ovq" train "${tiny[@]}" --task text --task-options "{\"train\": \"$work/books/train.txt\", \"test\": \"$work/books/test.txt\"}" --out "$work/prose" >/dev/null &&
+  "$ovq" eval "$work/prose" --lengths 64 --rows 2 >/dev/null || { echo "FAILED: a run on text"; failures=$((failures + 1)); }
+rm -r "$work/books"
+"$ovq" compare "$work/prose" | grep -q 'text (tiny), loss' || { echo "FAILED: compare without the text"; failures=$((failures + 1)); }
+expect 1 'does not exist' "$ovq" eval "$work/prose" --lengths 64 --rows 2
+
 # Checkpoints of another model: refused, and still there.
 "$ovq" train "${tiny[@]}" --model gdn --out "$work/other" >/dev/null
 rm -r "$work/other/checkpoints" && cp -r "$work/good/checkpoints" "$work/other/checkpoints"
