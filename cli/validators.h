@@ -21,4 +21,15 @@ inline CLI::Validator at_least(int64_t least) {
           ""};
 }
 
+// Numbers above 0 and at most 1; in a list, every one of them.
+inline CLI::Validator share() {
+  return {[](std::string& text) {
+            double value = 0;
+            const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+            const bool good = error == std::errc() && end == text.data() + text.size() && value > 0 && value <= 1;
+            return good ? std::string() : fmt::format("{}; must be a number above 0 and at most 1", text);
+          },
+          ""};
+}
+
 }  // namespace ovq::cli

@@ -70,6 +70,27 @@ rm -r "$work/books"
 "$ovq" compare "$work/prose" | grep -q 'text (tiny), loss' || { echo "FAILED: compare without the text"; failures=$((failures + 1)); }
 expect 1 'does not exist' "$ovq" eval "$work/prose" --lengths 64 --rows 2
 
+check() {  # what it is, command ...
+  local what=$1
+  shift
+  "$@" >"$work/out" 2>&1 || { echo "FAILED: $what"; cat "$work/out"; failures=$((failures + 1)); }
+}
+
+# Dictionaries by what they keep: a row of the table for each share, beside the rows by N.
+for bad in 0 -0.1 1.01 x ''; do
+  expect 2 "--keep: $bad; must be a number above 0 and at most 1" "$ovq" eval "$work/good" --keep "$bad"
+done
+expect 2 '--centroids excludes --keep' "$ovq" eval "$work/good" --keep 0.2 --centroids 16
+check 'eval --keep' "$ovq" eval "$work/good" --lengths 16,32 --rows 2 --keep 0.2,1
+grep -Eq '^ +16 +4 +0.200 ' "$work/out" && grep -Eq '^ +32 +8 +0.200 ' "$work/out" && grep -Eq '^ +32 +[0-9]{4,} +1.000 ' "$work/out" ||
+  { echo 'FAILED: sizes of eval --keep'; cat "$work/out"; failures=$((failures + 1)); }
+check 'eval --centroids' "$ovq" eval "$work/good" --lengths 16 --rows 2 --centroids 4
+check 'compare' "$ovq" compare "$work/good"
+number='[01]\.[0-9]{3}'
+for row in "N 4 +$number +- +4 +0.200" "keep 0.2 +$number +$number +8 +0.200" "keep 1 +$number +$number +[0-9]+ +1.000"; do
+  (($(grep -Ec "\[good\] $row" "$work/out") == 1)) || { echo "FAILED: compare has no row \"$row\""; cat "$work/out"; failures=$((failures + 1)); }
+done
+
 # Checkpoints of another model: refused, and still there.
 "$ovq" train "${tiny[@]}" --model gdn --out "$work/other" >/dev/null
 rm -r "$work/other/checkpoints" && cp -r "$work/good/checkpoints" "$work/other/checkpoints"
