@@ -86,5 +86,44 @@ TEST(Keep, ResultsAskedByItAndByNDoNotReplaceEachOther) {
   EXPECT_EQ(asked, 2);
 }
 
+// Training is not changed by what is looked at in between, and every share has its own line.
+TEST(Keep, EvaluationsInTrainingReportItAndPutTheSizeBack) {
+  const TemporaryDirectory directory;
+  RunOptions options = mini_run("recall", "sw-ovq");
+  const RunDirectory plain = RunDirectory::create(directory.path() / "plain", options);
+  options.eval_keep = {0.25, 1};
+  const RunDirectory watched = RunDirectory::create(directory.path() / "watched", options);
+  Trainer first(plain, {}), second(watched, {});
+  std::map<double, int64_t> lines;
+  ASSERT_EQ(first.train(), Outcome::finished);
+  ASSERT_EQ(second.train(), Outcome::finished);
+  EXPECT_EQ(losses(plain), losses(watched));
+  EXPECT_EQ(second.model().config().centroids().at("ovq"), 16);
+  int64_t without = 0;
+  for (const json& line : watched.read_metrics()) {
+    if (line.at("kind") != "evaluation") continue;
+    EXPECT_EQ(line.at("length"), 48);
+    if (!line.contains("keep")) {
+      ++without;
+      EXPECT_EQ(line.at("centroids"), 16);
+      continue;
+    }
+    ++lines[line.at("keep").get<double>()];
+    if (line.at("keep") == 0.25) {
+      EXPECT_EQ(line.at("centroids"), 16);  // 0.25 * 48 / 0.75
+    } else {
+      EXPECT_GE(line.at("centroids"), 2 * 48 * 48);
+    }
+  }
+  EXPECT_EQ(without, 2);
+  EXPECT_EQ(lines, (std::map<double, int64_t>{{0.25, 2}, {1.0, 2}}));
+  const RunOptions other = run_options_from_json({{"eval_keep", {0.2}}, {"model", "gdn"}});
+  EXPECT_EQ(message_of([&] { model_config(other, 128); }), "[config] eval_keep is [0.2]; gdn has no OVQ-attention");
+  EXPECT_EQ(message_of([&] {
+              run_options_from_json({{"eval_keep", {0.2, 1.5}}});
+            }),
+            "[config] eval_keep is [0.2,1.5]; must be a list of numbers above 0 and at most 1");
+}
+
 }  // namespace
 }  // namespace ovq::train::test
