@@ -8,6 +8,7 @@
 #include "bench/train_step.h"
 #include "cli/bench.h"
 #include "cli/torch_setup.h"
+#include "cli/validators.h"
 
 namespace ovq::cli {
 namespace {
@@ -49,9 +50,14 @@ void add_bench_step(CLI::App& bench) {
   const auto arguments = std::make_shared<BenchStepArguments>();
   CLI::App* step = bench.add_subcommand("step", "A training step on the fused mixers, against the plain ones");
   step->add_option("--model", arguments->options.preset, "Preset of the model")->capture_default_str();
-  step->add_option("--lengths", arguments->options.lengths, "Tokens of a row")->delimiter(',')->capture_default_str();
-  step->add_option("--tokens", arguments->options.tokens, "Tokens of a step")->capture_default_str();
-  step->add_option("--rounds", arguments->options.rounds, "Repetitions")->capture_default_str();
+  step->add_option("--lengths", arguments->options.lengths, "Tokens of a row")
+      ->delimiter(',')
+      ->capture_default_str()
+      ->check(at_least(1));
+  step->add_option("--tokens", arguments->options.tokens, "Tokens of a step")
+      ->capture_default_str()
+      ->check(at_least(1));
+  step->add_option("--rounds", arguments->options.rounds, "Repetitions")->capture_default_str()->check(at_least(1));
   step->add_option("--threads", arguments->threads, "Threads to use; default: all cores")->check(CLI::Range(1, 1024));
   step->add_flag("--json", arguments->json, "Print the results as JSON");
   step->callback([arguments] { run(*arguments); });

@@ -8,6 +8,7 @@
 #include "cli/commands.h"
 #include "cli/progress.h"
 #include "ovq/tasks/registry.h"
+#include "ovq/train/keep.h"
 #include "ovq/train/results.h"
 
 namespace ovq::cli {
@@ -38,8 +39,41 @@ Cost cost_of(const train::RunDirectory& run) {
 struct Line {
   std::string label;
   std::map<int64_t, double> by_length;
-  double state_bytes = 0, tokens_per_second = 0;  // at the longest length
+  // At the longest length:
+  int64_t centroids = 0;
+  std::optional<double> keep;
+  double state_bytes = 0, tokens_per_second = 0;
 };
+
+// Rows by N, then by what was asked to be kept; a row of the latter has another N at every length.
+struct LineName {
+  std::string key, label;
+};
+
+LineName line_name(const train::RunDirectory& run, const nlohmann::json& result) {
+  const int64_t centroids = result.value("centroids", int64_t{0});
+  LineName name{.label = fmt::format("{} [{}]", run.options().model, run.path().filename().string())};
+  if (result.contains("asked_keep")) {
+    const double keep = result["asked_keep"];
+    name.label += fmt::format(" keep {}", keep);
+    name.key = fmt::format("1 {:20.17f}", keep);
+  } else {
+    if (centroids > 0) name.label += fmt::format(" N {}", centroids);
+    name.key = fmt::format("0 {:>20}", centroids);
+  }
+  if (result.contains("options") && !result["options"].empty()) name.label += " " + result["options"].dump();
+  name.key += name.label;
+  return name;
+}
+
+// What results from before it was stored are missing.
+void add_keep(nlohmann::json& result, const std::optional<kernels::OvqOptions>& dictionary) {
+  const int64_t centroids = result.value("centroids", int64_t{0});
+  if (result.contains("keep") || centroids == 0 || !dictionary) return;
+  kernels::OvqOptions used = *dictionary;
+  used.centroids = centroids;
+  result["keep"] = train::keep_of(used, result.at("length"));
+}
 
 void compare(const CompareArguments& arguments) {
   std::map<std::string, std::vector<Line>> tables;  // by task
@@ -47,21 +81,24 @@ void compare(const CompareArguments& arguments) {
   nlohmann::json all = nlohmann::json::array();
   for (const std::string& path : arguments.runs) {
     const train::RunDirectory run = train::RunDirectory::open(path);
-    const bool accuracy = train::make_task(run.options())->metric() == tasks::Metric::accuracy;
+    const bool accuracy = tasks::metric_of(run.options().task) == tasks::Metric::accuracy;
     const std::string title =
         fmt::format("{} ({}), {}", run.options().task, run.options().scale, accuracy ? "accuracy" : "loss");
     const Cost cost = cost_of(run);
+    const models::ModelConfig config = train::model_config(run.options(), /*vocab=*/1);
+    const auto* found = train::dictionary_of(config);
+    const auto dictionary = found == nullptr ? std::nullopt : std::optional(*found);
     std::map<std::string, Line> lines;
-    for (const nlohmann::json& result : train::read_results(run)) {
-      const int64_t centroids = result.value("centroids", int64_t{0});
-      std::string label = fmt::format("{} [{}]", run.options().model, run.path().filename().string());
-      if (centroids > 0) label += fmt::format(" N {}", centroids);
-      if (result.contains("options") && !result["options"].empty()) label += " " + result["options"].dump();
-      Line& line = lines[fmt::format("{:>12}{}", centroids, label)];
-      line.label = label;
+    for (nlohmann::json& result : train::read_results(run)) {
+      add_keep(result, dictionary);
+      const LineName name = line_name(run, result);
+      Line& line = lines[name.key];
+      line.label = name.label;
       const int64_t length = result.at("length");
       line.by_length[length] = result.at(accuracy ? "accuracy" : "loss");
       if (line.by_length.rbegin()->first == length) {
+        line.centroids = result.value("centroids", int64_t{0});
+        if (result.contains("keep")) line.keep = result["keep"].get<double>();
         line.state_bytes = result.at("state_bytes");
         line.tokens_per_second = result.at("tokens_per_second");
       }
@@ -92,16 +129,18 @@ void compare(const CompareArguments& arguments) {
     }
     fmt::print("{}\n{:<{}}", title, "", width);
     for (const int64_t length : lengths) fmt::print(" {:>7}", length);
-    fmt::print(" {:>10} {:>9}\n", "state", "tokens/s");
+    fmt::print(" {:>9} {:>6} {:>10} {:>9}\n", "N", "keep", "state", "tokens/s");
     for (const Line& line : lines) {
       fmt::print("{:<{}}", line.label, width);
       for (const int64_t length : lengths) {
         const auto at = line.by_length.find(length);
         fmt::print(" {:>7}", at == line.by_length.end() ? "-" : fmt::format("{:.3f}", at->second));
       }
-      fmt::print(" {:>10} {:>9.0f}\n", bytes_text(line.state_bytes), line.tokens_per_second);
+      fmt::print(" {:>9} {:>6} {:>10} {:>9.0f}\n", line.centroids == 0 ? "-" : std::to_string(line.centroids),
+                 line.keep ? fmt::format("{:.3f}", *line.keep) : "-", bytes_text(line.state_bytes),
+                 line.tokens_per_second);
     }
-    fmt::print("State per sequence and reading speed: at the longest length.\n");
+    fmt::print("N, what it keeps of the context, state per sequence and reading speed: at the longest length.\n");
     for (const std::string& cost : costs[title]) fmt::print("{}\n", cost);
     fmt::print("\n");
   }

@@ -8,8 +8,10 @@
 #include "cli/commands.h"
 #include "cli/progress.h"
 #include "cli/torch_setup.h"
+#include "cli/validators.h"
 #include "ovq/models/weights.h"
 #include "ovq/train/choice_scores.h"
+#include "ovq/train/keep.h"
 #include "ovq/train/results.h"
 #include "ovq/train/trainer.h"
 
@@ -19,6 +21,7 @@ namespace {
 struct EvalArguments {
   std::string run, benchmark, questions;
   std::vector<int64_t> lengths, centroids;
+  std::vector<double> keeps;
   train::EvaluateOptions evaluate;
   bool json = false;
   int threads = 0;
@@ -50,17 +53,32 @@ void run_benchmark(const EvalArguments& arguments, const train::RunDirectory& ru
              arguments.benchmark, scores.accuracy(), scores.accuracy_normalized());
 }
 
+// A dictionary size, or what it should keep of every length.
+struct DictionaryChoice {
+  int64_t centroids = 0;  // 0: the model has no dictionary
+  std::optional<double> keep;
+};
+
+std::vector<DictionaryChoice> dictionaries(const EvalArguments& arguments, const std::string& name,
+                                           const models::ModelConfig& config) {
+  const auto* dictionary = train::dictionary_of(config);
+  if (dictionary == nullptr && !(arguments.centroids.empty() && arguments.keeps.empty()))
+    throw UsageError(
+        fmt::format("{}: {} has no OVQ-attention", arguments.keeps.empty() ? "--centroids" : "--keep", name));
+  std::vector<DictionaryChoice> choices;
+  for (const int64_t centroids : arguments.centroids) choices.push_back({.centroids = centroids});
+  for (const double keep : arguments.keeps) choices.push_back({.keep = keep});
+  if (choices.empty()) choices.push_back({.centroids = dictionary == nullptr ? 0 : dictionary->centroids});
+  return choices;
+}
+
 void run_evaluation(EvalArguments arguments) {
   set_up_torch(arguments.threads);
   const train::RunDirectory run = train::RunDirectory::open(arguments.run);
-  const std::filesystem::path checkpoint = train::newest_checkpoint(run.path());
+  const std::filesystem::path checkpoint = train::newest_checkpoint(run.path(), print_warning);
   const auto model = models::load_model(checkpoint);
   if (!arguments.benchmark.empty() || !arguments.questions.empty()) return run_benchmark(arguments, run, *model);
-  const auto has_dictionary = train::centroids_of(model->config());
-  if (!arguments.centroids.empty() && !has_dictionary)
-    throw UsageError(fmt::format("--centroids: {} has no OVQ-attention", run.options().model));
-  if (arguments.centroids.empty() && has_dictionary) arguments.centroids = {*has_dictionary};
-  if (arguments.centroids.empty()) arguments.centroids = {0};
+  const std::vector<DictionaryChoice> choices = dictionaries(arguments, run.options().model, model->config());
 
   std::vector<tasks::Evaluation> wanted;
   if (arguments.lengths.empty()) {
@@ -70,16 +88,26 @@ void run_evaluation(EvalArguments arguments) {
   }
   arguments.evaluate.seed = run.options().seed;
   std::vector<train::Result> results;
+  std::unique_ptr<tasks::Task> task;  // kept while its options stay the same: a corpus is read once
+  nlohmann::json made_with;
   for (const tasks::Evaluation& test : wanted) {
     nlohmann::json options = run.options().task_options;
     options.merge_patch(test.options);
-    const auto task = tasks::make_task(run.options().task, options);
-    for (const int64_t centroids : arguments.centroids) {
-      if (centroids > 0) model->set_centroids(centroids);
+    if (!task || options != made_with) task = tasks::make_task(run.options().task, made_with = options);
+    for (const DictionaryChoice& choice : choices) {
       arguments.evaluate.length = test.length;
       try {
+        const auto* dictionary = train::dictionary_of(model->config());
+        const int64_t row = task->row_length(test.length, tasks::Split::test);
+        const int64_t centroids =
+            choice.keep ? train::centroids_for_keep(*dictionary, *choice.keep, test.length, row) : choice.centroids;
+        if (centroids > 0) model->set_centroids(centroids);
         results.push_back({.length = test.length,
                            .centroids = centroids,
+                           .keep = dictionary == nullptr ? std::nullopt
+                                                         : std::optional(train::keep_of(
+                                                               *train::dictionary_of(model->config()), test.length)),
+                           .asked_keep = choice.keep,
                            .options = test.options,
                            .evaluation = train::evaluate(*model, *task, arguments.evaluate)});
       } catch (const std::invalid_argument& error) {
@@ -95,12 +123,13 @@ void run_evaluation(EvalArguments arguments) {
     return;
   }
   fmt::print("{} on {}, {}\n\n", run.options().model, run.options().task, checkpoint.filename().string());
-  fmt::print("{:>8} {:>10} {:>10} {:>9} {:>10} {:>12}  {}\n", "length", "centroids", "accuracy", "loss", "state",
-             "tokens/s", "options");
+  fmt::print("{:>8} {:>10} {:>6} {:>10} {:>9} {:>10} {:>12}  {}\n", "length", "centroids", "keep", "accuracy", "loss",
+             "state", "tokens/s", "options");
   for (const train::Result& result : results) {
     const train::Evaluation& e = result.evaluation;
-    fmt::print("{:>8} {:>10} {:>10.4f} {:>9.4f} {:>10} {:>12.0f}  {}\n", result.length,
-               result.centroids == 0 ? "-" : std::to_string(result.centroids), e.total.accuracy(), e.total.loss(),
+    fmt::print("{:>8} {:>10} {:>6} {:>10.4f} {:>9.4f} {:>10} {:>12.0f}  {}\n", result.length,
+               result.centroids == 0 ? "-" : std::to_string(result.centroids),
+               result.keep ? fmt::format("{:.3f}", *result.keep) : "-", e.total.accuracy(), e.total.loss(),
                bytes_text(static_cast<double>(e.state_bytes)), static_cast<double>(e.tokens) / e.seconds,
                result.options.empty() ? "" : result.options.dump());
   }
@@ -112,17 +141,26 @@ void add_eval(CLI::App& app) {
   CLI::App* eval = app.add_subcommand("eval", "Test a trained model, also far beyond its training length");
   const auto arguments = std::make_shared<EvalArguments>();
   eval->add_option("run", arguments->run, "Directory of the run")->required()->type_name("DIR");
-  eval->add_option("--lengths", arguments->lengths, "Context lengths; default: those of the scale")->delimiter(',');
-  eval->add_option("--centroids", arguments->centroids, "Dictionary sizes; default: that of training")
+  eval->add_option("--lengths", arguments->lengths, "Context lengths; default: those of the scale")
       ->delimiter(',')
-      ->check(CLI::PositiveNumber);
-  eval->add_option("--rows", arguments->evaluate.rows, "Test rows")->capture_default_str()->check(CLI::PositiveNumber);
+      ->check(at_least(1));
+  CLI::Option* centroids =
+      eval->add_option("--centroids", arguments->centroids, "Dictionary sizes; default: that of training")
+          ->delimiter(',')
+          ->check(at_least(1));
+  eval->add_option("--keep", arguments->keeps,
+                   "Instead: dictionaries that keep these shares of a context, N / (length + N), at every length; "
+                   "1: a centroid for every token")
+      ->delimiter(',')
+      ->check(share())
+      ->excludes(centroids);
+  eval->add_option("--rows", arguments->evaluate.rows, "Test rows")->capture_default_str()->check(at_least(1));
   eval->add_option("--batch", arguments->evaluate.batch, "Rows read at a time")
       ->capture_default_str()
-      ->check(CLI::PositiveNumber);
+      ->check(at_least(1));
   eval->add_option("--piece", arguments->evaluate.piece, "Tokens of a row read at a time")
       ->capture_default_str()
-      ->check(CLI::PositiveNumber);
+      ->check(at_least(1));
   eval->add_option("--benchmark", arguments->benchmark,
                    "Instead: multiple choice, one of " + joined(tasks::benchmark_names()));
   eval->add_option("--questions", arguments->questions, "The benchmark's JSONL file")->type_name("FILE");

@@ -8,7 +8,9 @@
 #include <vector>
 
 #include "cli/commands.h"
+#include "cli/progress.h"
 #include "ovq/models/inspect.h"
+#include "ovq/train/checkpoint.h"
 
 namespace ovq::cli {
 namespace {
@@ -25,7 +27,12 @@ void show_model(const InspectArguments& arguments) {
     return;
   }
   try {
-    const models::Inspection inspection = models::inspect(arguments.model, arguments.contexts);
+    const std::filesystem::path directory = arguments.model;
+    const bool run = std::filesystem::is_directory(directory) && !std::filesystem::exists(directory / "config.json") &&
+                     std::filesystem::exists(train::checkpoint_directory(directory));
+    models::Inspection inspection = models::inspect(
+        run ? train::newest_checkpoint(directory, print_warning).string() : arguments.model, arguments.contexts);
+    inspection.name = arguments.model;
     fmt::print("{}", arguments.json ? models::to_json(inspection).dump(2) + "\n" : models::to_table(inspection));
   } catch (const std::invalid_argument& error) {
     throw UsageError(error.what());

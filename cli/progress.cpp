@@ -16,6 +16,8 @@ constexpr double kSmoothing = 0.05;
 
 }  // namespace
 
+void print_warning(const std::string& text) { fmt::print(stderr, "ovq: {}\n", text); }
+
 std::string duration_text(double seconds) {
   const auto whole = static_cast<int64_t>(std::llround(seconds));
   if (whole < 60) return fmt::format("{} s", whole);

@@ -28,6 +28,7 @@ class Progress {
   bool moving_ = false;
 };
 
+void print_warning(const std::string& text);                // a line on stderr
 std::string duration_text(double seconds);                  // 42 s, 3:07, 1:02:03
 std::string bytes_text(double bytes);                       // 1.5 MB
 std::string joined(const std::vector<std::string>& names);  // a, b, c

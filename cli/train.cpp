@@ -13,6 +13,7 @@
 #include "cli/commands.h"
 #include "cli/progress.h"
 #include "cli/torch_setup.h"
+#include "cli/validators.h"
 #include "ovq/models/presets.h"
 #include "ovq/train/profile.h"
 #include "ovq/train/trainer.h"
@@ -42,25 +43,49 @@ json read_json(const std::string& file) {
   }
 }
 
-// Defaults, then the file, then the flags.
-RunOptions gather(const TrainArguments& arguments) {
+struct Prepared {
+  RunOptions options;
+  std::unique_ptr<tasks::Task> task;
+};
+
+// Defaults, then the file, then the flags. Says what is wrong before anything is written.
+Prepared gather(const TrainArguments& arguments) {
   try {
     json options = arguments.config.empty() ? json::object() : read_json(arguments.config);
     if (!options.is_object()) throw std::invalid_argument(arguments.config + " must hold an object of options");
     options.merge_patch(arguments.flags);
-    RunOptions run = train::resolved(train::run_options_from_json(options));
-    train::model_config(run, train::make_task(run)->vocab());  // says what is wrong before anything is written
-    return run;
+    if (arguments.flags.contains("phases")) train::phases_from_json(arguments.flags["phases"]);  // null would be none
+    if (arguments.flags.contains("phases") && arguments.flags.contains("steps"))
+      throw UsageError("--steps and --phases exclude each other: every phase has steps of its own");
+    Prepared prepared{.options = train::resolved(train::run_options_from_json(options))};
+    prepared.task = train::make_task(prepared.options);
+    const models::ModelConfig config = train::model_config(prepared.options, prepared.task->vocab());
+    train::check_task(*prepared.task, prepared.options);
+    if (!prepared.options.init_from.path.empty()) {
+      prepared.options.init_from = train::find_initial_weights(prepared.options.init_from, print_warning);
+      train::load_initial_weights(*models::make_model(config, prepared.options.seed), prepared.options.init_from);
+    }
+    return prepared;
   } catch (const std::invalid_argument& error) {
     throw UsageError(error.what());
   }
 }
 
-std::string evaluation_text(int64_t step, const train::Evaluation& evaluation, tasks::Metric metric) {
+std::string evaluation_text(int64_t step, const train::Evaluation& evaluation, tasks::Metric metric,
+                            std::optional<double> keep) {
+  const std::string where =
+      fmt::format("at length {}{}", evaluation.length, keep ? fmt::format(", keep {}", *keep) : "");
   return metric == tasks::Metric::accuracy
-             ? fmt::format("step {}: test accuracy {:.4f} at length {} (loss {:.4f})", step,
-                           evaluation.total.accuracy(), evaluation.length, evaluation.total.loss())
-             : fmt::format("step {}: test loss {:.4f} at length {}", step, evaluation.total.loss(), evaluation.length);
+             ? fmt::format("step {}: test accuracy {:.4f} {} (loss {:.4f})", step, evaluation.total.accuracy(), where,
+                           evaluation.total.loss())
+             : fmt::format("step {}: test loss {:.4f} {}", step, evaluation.total.loss(), where);
+}
+
+std::string phase_text(const RunOptions& options, int64_t index) {
+  const train::Phase& phase = options.phases[static_cast<size_t>(index)];
+  return fmt::format("phase {} of {}: {} steps at lengths {}{}, rate {:g}", index + 1, options.phases.size(),
+                     phase.steps, json(phase.lengths).dump(),
+                     phase.centroids ? fmt::format(", N {}", *phase.centroids) : "", phase.learning_rate);
 }
 
 void print_profile(const train::Profile& profile, double seconds) {
@@ -82,7 +107,12 @@ void run_training(const TrainArguments& arguments) {
     throw UsageError("--resume goes on with the options of the run; it takes no others but --threads and --profile");
   set_up_torch(arguments.threads);
   const bool fresh = arguments.resume.empty();
-  const RunOptions options = fresh ? gather(arguments) : train::RunDirectory::open(arguments.resume).options();
+  Prepared prepared;
+  if (fresh)
+    prepared = gather(arguments);
+  else
+    prepared.options = train::RunDirectory::open(arguments.resume).options();
+  const RunOptions& options = prepared.options;
   const std::string out = !fresh                   ? arguments.resume
                           : !arguments.out.empty() ? arguments.out
                                                    : fmt::format("runs/{}-{}", options.task, options.model);
@@ -94,18 +124,24 @@ void run_training(const TrainArguments& arguments) {
   std::unique_ptr<Progress> progress;
   tasks::Metric metric = tasks::Metric::accuracy;
   train::TrainHooks hooks;
-  hooks.on_step = [&](const train::StepReport& report) { progress->step(report); };
-  hooks.on_evaluation = [&](int64_t step, const train::Evaluation& evaluation) {
-    progress->message(evaluation_text(step, evaluation, metric));
+  int64_t phase = -1;  // the one shown last
+  hooks.on_step = [&](const train::StepReport& report) {
+    if (!options.phases.empty() && report.phase != phase) progress->message(phase_text(options, phase = report.phase));
+    progress->step(report);
   };
-  hooks.warn = [](const std::string& text) { fmt::print(stderr, "ovq: {}\n", text); };
+  hooks.on_evaluation = [&](int64_t step, const train::Evaluation& evaluation, std::optional<double> keep) {
+    progress->message(evaluation_text(step, evaluation, metric, keep));
+  };
+  hooks.warn = print_warning;
   hooks.stop = [] { return interrupted != 0; };
-  train::Trainer trainer(std::move(run), hooks);
+  train::Trainer trainer(std::move(run), hooks, std::move(prepared.task));
   metric = trainer.task().metric();
   int64_t parameters = 0;
   for (const auto& parameter : trainer.model().parameters()) parameters += parameter.numel();
   fmt::print("{} on {} ({}): {:.2f}M parameters, vocabulary {}, into {}\n", options.model, options.task, options.scale,
              static_cast<double>(parameters) / 1e6, trainer.task().vocab(), out);
+  if (trainer.progress().step == 0 && !options.init_from.path.empty())
+    fmt::print("starting from the weights of {}\n", options.init_from.path);
   if (trainer.progress().step > 0) fmt::print("going on after step {}\n", trainer.progress().step);
   progress = std::make_unique<Progress>(options.steps, trainer.progress().step);
   std::optional<train::Profile> profile;
@@ -135,8 +171,10 @@ void add_train(CLI::App& app) {
   const auto option = [&]<class Value>(const char* flag, const char* name, Value, const std::string& help) {
     CLI::Option* added = train->add_option_function<Value>(
         flag, [arguments, name](const Value& value) { arguments->flags[name] = value; }, help);
-    if (const json& value = shown[name]; value.is_string() || (value.is_number() && value != 0 && value != -1.0))
+    if (const json value = shown.value(name, json());
+        value.is_string() || (value.is_number() && value != 0 && value != -1.0))
       added->default_str(value.is_string() ? value.get<std::string>() : value.dump());
+    return added;
   };
   option("--task", "task", std::string(), "One of " + joined(tasks::task_names()));
   option("--model", "model", std::string(), "One of " + joined(models::pattern_names()) + ", or a preset's full name");
@@ -152,6 +190,13 @@ void add_train(CLI::App& app) {
           "--lengths", [arguments](const std::vector<int64_t>& value) { arguments->flags["lengths"] = value; },
           "Context lengths to mix; default: those of the scale")
       ->delimiter(',');
+  train
+      ->add_option_function<std::string>(
+          "--phases", [arguments](const std::string& file) { arguments->flags["phases"] = read_json(file); },
+          "A list of phases in a JSON file, each with steps and, where it differs from the run, lengths, centroids, "
+          "learning_rate, min_learning_rate, warmup, tokens_per_step")
+      ->type_name("FILE");
+  option("--init-from", "init_from", std::string(), "Start from the weights of this model or run")->type_name("DIR");
   option("--learning-rate", "learning_rate", double(), "Peak rate; default: the model's");
   option("--min-learning-rate", "min_learning_rate", double(), "Where the cosine ends; default: the model's");
   option("--warmup", "warmup", int64_t(), "Steps of linear warm-up");
@@ -163,6 +208,12 @@ void add_train(CLI::App& app) {
   option("--seed", "seed", int64_t(), "Of weights, data and noise; default: 0");
   option("--eval-every", "eval_every", int64_t(), "Steps between evaluations; 0: only at the end");
   option("--eval-rows", "eval_rows", int64_t(), "Test rows of an evaluation");
+  train
+      ->add_option_function<std::vector<double>>(
+          "--eval-keep", [arguments](const std::vector<double>& value) { arguments->flags["eval_keep"] = value; },
+          "Also evaluate with dictionaries that keep these shares of the longest length; default: none")
+      ->delimiter(',')
+      ->check(share());
   option("--target", "target", double(), "Stop when the test metric is this good; default: never");
   option("--checkpoint-every", "checkpoint_every", int64_t(), "Steps between checkpoints");
   option("--keep", "keep", int64_t(), "Checkpoints to keep");
@@ -178,7 +229,7 @@ void add_train(CLI::App& app) {
             help)
         ->type_name("JSON");
   };
-  object("--task-options", "task_options", "Over those of the scale, e.g. '{\"path\": \"books\"}'");
+  object("--task-options", "task_options", "Over those of the scale, e.g. '{\"vocab\": 256}'");
   object("--model-options", "model_options",
          "Merged into the model's config.json, e.g. '{\"mixers\": {\"ovq\": {\"centroids\": 256}}}'");
   train->add_option("--threads", arguments->threads, "Threads to use; default: all cores")

@@ -5,7 +5,8 @@ add_executable(files_test
   files/durable_test.cpp
   files/numbered_directories_test.cpp
   files/safetensors_test.cpp
-  files/safetensors_hostile_test.cpp)
+  files/safetensors_hostile_test.cpp
+  files/sha256_test.cpp)
 target_link_libraries(files_test PRIVATE ovq::files GTest::gtest GTest::gtest_main)
 ovq_unite_sources(files_test)
 ovq_optimize_as_caller(files_test)

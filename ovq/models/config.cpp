@@ -37,6 +37,19 @@ void ModelConfig::set_centroids(int64_t centroids) {
   }
 }
 
+std::map<std::string, int64_t> ModelConfig::centroids() const {
+  std::map<std::string, int64_t> by_mixer;
+  for (const auto& [name, options] : mixers) {
+    if (const auto* ovq = std::get_if<nn::OvqAttentionOptions>(&options)) by_mixer[name] = ovq->dictionary.centroids;
+  }
+  return by_mixer;
+}
+
+void ModelConfig::set_centroids(const std::map<std::string, int64_t>& by_mixer) {
+  for (const auto& [name, centroids] : by_mixer)
+    std::get<nn::OvqAttentionOptions>(mixers.at(name)).dictionary.centroids = centroids;
+}
+
 ModelConfig config_from_json(const json& object) {
   ModelConfig config;
   FieldReader reader(object, "");

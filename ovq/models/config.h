@@ -35,6 +35,9 @@ struct ModelConfig {
 
   // The most centroids of every ovq mixer.
   void set_centroids(int64_t centroids);
+  // The same by mixer: what to put back after others were tried.
+  std::map<std::string, int64_t> centroids() const;
+  void set_centroids(const std::map<std::string, int64_t>& by_mixer);
 };
 
 // Errors (std::invalid_argument) name the field, what it holds and what is allowed.

@@ -8,7 +8,6 @@
 
 #include "ovq/base/closest.h"
 #include "ovq/models/config.h"
-#include "ovq/models/files/numbered_directories.h"
 #include "ovq/models/flops.h"
 #include "ovq/models/presets.h"
 
@@ -59,15 +58,6 @@ std::string layers_text(const std::vector<int64_t>& layers) {
   std::string text;
   for (const int64_t layer : layers) text += fmt::format("{}{}", text.empty() ? "" : " ", layer);
   return text;
-}
-
-std::filesystem::path config_file(const std::filesystem::path& directory) {
-  const std::filesystem::path own = directory / "config.json";
-  if (std::filesystem::exists(own)) return own;
-  for (const auto& checkpoint : files::latest_first(directory / "checkpoints", "step-")) {
-    if (std::filesystem::exists(checkpoint.path / "config.json")) return checkpoint.path / "config.json";
-  }
-  throw std::runtime_error(directory.string() + " has neither config.json nor checkpoints with one");
 }
 
 void table_row(std::string& text, const std::string& name, const std::vector<std::string>& cells) {
@@ -158,7 +148,8 @@ Inspection inspect(const std::string& model, const std::vector<int64_t>& context
     x = inspect(preset.config, contexts);
     x.printed_size = preset.printed_size;
   } else if (std::filesystem::is_directory(model)) {
-    const std::filesystem::path file = config_file(model);
+    const std::filesystem::path file = std::filesystem::path(model) / "config.json";
+    if (!std::filesystem::exists(file)) throw std::runtime_error(model + " is no model: it has no config.json");
     const ModelConfig config = load_config(file);
     try {
       x = inspect(config, contexts);

@@ -49,8 +49,8 @@ std::vector<int64_t> default_contexts();
 
 Inspection inspect(const ModelConfig& config, const std::vector<int64_t>& contexts = default_contexts());
 
-// A preset's name, a directory with a config.json, or a run, whose newest checkpoint counts. What is neither is a
-// std::invalid_argument that names the closest presets.
+// A preset's name, or a directory with a config.json. What is neither is a std::invalid_argument that names the closest
+// presets.
 Inspection inspect(const std::string& model, const std::vector<int64_t>& contexts = default_contexts());
 
 std::string to_table(const Inspection& inspection);

@@ -154,6 +154,15 @@ void LanguageModel::set_centroids(int64_t centroids) {
   }
 }
 
+void LanguageModel::set_centroids(const std::map<std::string, int64_t>& by_mixer) {
+  config_.set_centroids(by_mixer);
+  for (size_t layer = 0; layer < blocks_.size(); ++layer) {
+    const auto centroids = by_mixer.find(config_.mixer_name(static_cast<int64_t>(layer)));
+    auto* ovq = dynamic_cast<nn::OvqAttention*>(blocks_[layer]->mixer.get());
+    if (ovq != nullptr && centroids != by_mixer.end()) ovq->set_centroids(centroids->second);
+  }
+}
+
 int64_t LanguageModel::state_bytes(int64_t tokens) const {
   int64_t bytes = 0;
   for (const auto& block : blocks_) bytes += block->mixer->state_bytes(tokens);

@@ -63,6 +63,7 @@ class LanguageModel : public torch::nn::Module {
   Tensor auxiliary_loss() const;
 
   void set_centroids(int64_t centroids);
+  void set_centroids(const std::map<std::string, int64_t>& by_mixer);  // as config().centroids() has them
   // Bytes of the states of one sequence after `tokens` tokens.
   int64_t state_bytes(int64_t tokens) const;
 

@@ -25,7 +25,7 @@ nlohmann::json described(const torch::nn::Module& part) {
   if (dynamic_cast<const nn::GatedMlpImpl*>(&part)) return {{"kind", "gated_mlp"}};
   if (dynamic_cast<const torch::nn::ModuleListImpl*>(&part)) return {{"kind", "list"}};
   if (const auto* norm = dynamic_cast<const nn::RMSNormImpl*>(&part))
-    return {{"kind", "rms_norm"}, {"eps", norm->eps()}};
+    return {{"kind", "rms_norm"}, {"eps", norm->eps()}, {"groups", norm->groups()}};
   if (const auto* convolution = dynamic_cast<const nn::ShortConvolutionImpl*>(&part)) {
     return {{"kind", "short_convolution"}, {"silu", convolution->options().activation == nn::Activation::silu}};
   }

@@ -292,7 +292,7 @@ void define_states(torch::Library& library) {
 void define_parts(torch::Library& library) {
   library.class_<ReplacedParts>("ReplacedParts")
       .def(torch::init<ReplacedParts::Tensors, ReplacedParts::Keys>(), "", {torch::arg("tensors"), torch::arg("keys")});
-  library.def("rms_norm(Tensor x, Tensor weight, float eps) -> Tensor", nn::rms_norm);
+  library.def("rms_norm(Tensor x, Tensor weight, float eps, int groups=1) -> Tensor", nn::rms_norm);
   library.def("short_convolution(Tensor x, Tensor weight, Tensor? bias, Tensor? before, Tensor? cu_seqlens) -> Tensor",
               [](const Tensor& x, const Tensor& weight, const OptionalTensor& bias, const OptionalTensor& before,
                  const OptionalTensor& cu_seqlens) {

@@ -11,6 +11,7 @@ namespace {
 using kernels::check;
 
 constexpr const char* kMamba2 = "mamba2";
+constexpr double kNormEps = 1e-5;  // the official layer's
 
 Mamba2Options completed(Mamba2Options options) {
   check_positive(kMamba2, "width", options.width);
@@ -42,7 +43,7 @@ Mamba2::Mamba2(const Mamba2Options& options)
       A_log_(initial_a_log(options_.heads, 1, 16)),
       dt_bias_(initial_dt_bias(options_.heads)),
       D_(at::ones({options_.heads})),
-      norm_(inner()) {
+      norm_(inner(), kNormEps, options_.groups) {
   register_module("in_proj", in_proj_);
   register_module("out_proj", out_proj_);
   register_module("conv", conv_);

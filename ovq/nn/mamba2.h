@@ -1,6 +1,7 @@
 // Mamba-2 (arXiv 2405.21060):
 //   [z | xBC | dt] = W_in u;  [x | B | C] = silu(conv(xBC) + bias)
 //   y = ssd(x, softplus(dt + dt_bias), -exp(A_log), B, C, D);  output W_out RMSNorm(y . silu(z))
+// with the norm over each group's channels, as in the official layer.
 #pragma once
 
 #include "ovq/nn/mixer.h"
@@ -16,7 +17,7 @@ struct Mamba2Options {
   int64_t head_dim = 64;
   int64_t expand = 1;  // heads * head_dim / width
   int64_t state = 64;  // per channel
-  int64_t groups = 1;  // of heads that share B and C
+  int64_t groups = 1;  // of heads that share B, C and the norm
   int64_t conv_width = 4;
   int64_t chunk = 64;
 };

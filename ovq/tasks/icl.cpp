@@ -75,7 +75,7 @@ void IclTask::fill(const SampleRequest& request, int64_t row, Row out) const {
   std::vector<int64_t> x(static_cast<size_t>(options_.tokens));
   for (int64_t example = 0; example < examples; ++example) {
     Function& function = functions[static_cast<size_t>(random.below(options_.functions))];
-    for (int64_t& value : x) put(first_content() + (value = random.below(options_.x_max + 1)));
+    for (int64_t& value : x) put(first_content() + (value = 1 + random.below(options_.x_max)));
     put(function.arrow);
     for (int64_t source : function.source) {
       const int64_t y = function.b + function.a * x[static_cast<size_t>(source)];

@@ -1,10 +1,11 @@
 // In-context learning of linear functions (paper, appendix B). A row draws its own functions f(x) = b + a P x, P a
 // permutation; examples of them come in random order, the arrow says of which, and y is asked for in every one.
 //
-//   2 tokens each, a 2, b 1, P swaps:   . 3 5 ->f7[11 7]| 4 9 ->f2[..]| 0 6 ->f7[13 1]|
+//   2 tokens each, a 2, b 1, P swaps:   . 3 5 ->f7[11 7]| 4 9 ->f2[..]| 4 6 ->f7[13 9]|
 //
-// `.` padding up to the requested length, [..] targets. The integer n is the content token n: x is uniform in 0 ..
-// x_max, and y stays within the vocabulary. The arrows in use are a random choice of those there are, so that models
+// `.` padding up to the requested length, [..] targets. The integer n is the content token n. As in the paper, x
+// are positive integers, uniform in 1 .. x_max, so y lie within b_min + a_min and b_max + a_max x_max, which is within
+// the vocabulary. The arrows in use are a random choice of those there are, so that models
 // tested with more functions than they were trained with have seen every arrow. Cost: O(row length).
 #pragma once
 

@@ -149,12 +149,15 @@ struct Entry {
   const char* name;
   Preset (*preset)(Scale scale);
   std::unique_ptr<Task> (*make)(const std::string& name, const json& options);
+  Metric metric = Metric::accuracy;
 };
 
 constexpr Entry kEntries[] = {
-    {"recall", recall_preset, make_recall}, {"positional-recall", positional_recall_preset, make_recall},
-    {"icl", icl_preset, make_icl},          {"mqar", mqar_preset, make_mqar},
-    {"text", text_preset, make_text},
+    {"recall", recall_preset, make_recall},
+    {"positional-recall", positional_recall_preset, make_recall},
+    {"icl", icl_preset, make_icl},
+    {"mqar", mqar_preset, make_mqar},
+    {"text", text_preset, make_text, Metric::cross_entropy},
 };
 
 const Entry& entry(const std::string& name) {
@@ -181,6 +184,8 @@ Preset preset(const std::string& task, const std::string& scale) {
   kernels::check(at != names.end(), task.c_str(), unknown_name("scale", scale, names));
   return found.preset(static_cast<Scale>(at - names.begin()));
 }
+
+Metric metric_of(const std::string& task) { return entry(task).metric; }
 
 json task_options(const std::string& task, const json& options) {
   entry(task);

@@ -33,7 +33,10 @@ Preset preset(const std::string& task, const std::string& scale);
 // rest.
 nlohmann::json task_options(const std::string& task, const nlohmann::json& options);
 
-// Errors name the closest valid task, scale or option.
+// What a task is scored by, known by its name alone.
+Metric metric_of(const std::string& task);
+
+// Reads no data: that is done by the first sample that needs it. Errors name the closest valid task, scale or option.
 std::unique_ptr<Task> make_task(const std::string& name, const nlohmann::json& options = nlohmann::json::object());
 
 }  // namespace ovq::tasks

@@ -16,18 +16,19 @@ TextTask::TextTask(const TextOptions& options) : options_(options) {
   check(options.bin >= 1, "text", "bin is ", options.bin, "; must be at least 1");
   check(!options.train.empty() || !options.test.empty(), "text",
         "needs train or test; expected a text file or a folder of .txt files");
-  std::error_code error;  // of paths that do not exist: reported below
+  std::error_code error;  // of paths that do not exist: reported when they are read
   const bool same = std::filesystem::equivalent(options.train, options.test, error) && !error;
   check(!same, "text", "train and test are both ", options.train, "; testing needs text of its own");
   tokenizer_ = make_tokenizer(options.tokenizer);
-  if (!options.train.empty()) train_.emplace(options.train, *tokenizer_, options.min_document);
-  if (!options.test.empty()) test_.emplace(options.test, *tokenizer_, options.min_document);
 }
 
 const Corpus& TextTask::corpus(Split split) const {
-  const std::optional<Corpus>& corpus = split == Split::train ? train_ : test_;
-  check(corpus.has_value(), "text", split == Split::train ? "train" : "test",
+  const std::string& path = split == Split::train ? options_.train : options_.test;
+  check(!path.empty(), "text", split == Split::train ? "train" : "test",
         " is not set; expected a text file or a folder of .txt files");
+  std::optional<Corpus>& corpus = split == Split::train ? train_ : test_;
+  const std::lock_guard lock(reading_);
+  if (!corpus) corpus.emplace(path, *tokenizer_, options_.min_document);
   return *corpus;
 }
 

@@ -5,10 +5,12 @@
 // A window lies in one document; documents of fewer than min_document tokens are left out, as in the paper. Training
 // windows start anywhere, each start as likely as any other, chosen by (seed, step, rank, row). Test windows lie side
 // by side and are numbered: row r of (step, rank) is window (step * ranks + rank) * rows + r, from the start again
-// after the last; the seed plays no part. Cost: O(length + documents).
+// after the last; the seed plays no part. Cost: O(length + documents). A corpus is read and tokenised when it is first
+// asked for, and kept; the vocabulary and the metric are known without it.
 #pragma once
 
 #include <memory>
+#include <mutex>
 #include <optional>
 
 #include "ovq/tasks/corpus.h"
@@ -40,14 +42,15 @@ class TextTask final : public Task {
   int64_t test_rows(int64_t length) const override { return corpus(Split::test).adjacent_windows(length + 1); }
 
   const Tokenizer& tokenizer() const { return *tokenizer_; }
-  const Corpus& corpus(Split split) const;
+  const Corpus& corpus(Split split) const;  // read by the first call, which throws if that fails; by any thread
 
  private:
   void fill(const SampleRequest& request, int64_t row, Row out) const override;
 
   TextOptions options_;
   std::unique_ptr<Tokenizer> tokenizer_;
-  std::optional<Corpus> train_, test_;
+  mutable std::mutex reading_;
+  mutable std::optional<Corpus> train_, test_;
 };
 
 }  // namespace ovq::tasks

@@ -11,14 +11,10 @@ namespace ovq::train {
 namespace {
 
 constexpr const char* kPrefix = "step-";
+constexpr const char* kConfig = "config.json";
 constexpr const char* kWeights = "model.safetensors";
 constexpr const char* kOptimizer = "optimizer.safetensors";
 constexpr const char* kConfigKey = "ovq.config";
-
-// The checkpoint belongs to another model: no older one can help.
-struct OtherModel : std::runtime_error {
-  using std::runtime_error::runtime_error;
-};
 
 // How many centroids there may be is no part of what a model is.
 std::string identity(models::ModelConfig config) {
@@ -32,27 +28,28 @@ int64_t number(const files::Metadata& metadata, const std::string& key) {
   return std::stoll(at->second);
 }
 
-models::LoadedTensors load_sound(const std::filesystem::path& file) {
-  models::LoadedTensors loaded = models::load_tensors(file);
-  if (loaded.integrity != files::Integrity::verified) throw std::runtime_error(file.string() + " has no checksum");
-  return loaded;
+// The metadata of a file that is as it was written.
+files::Metadata verified(const std::filesystem::path& path) {
+  const files::Safetensors file(path);
+  if (file.verify() != files::Integrity::verified) throw std::runtime_error(path.string() + " has no checksum");
+  return file.metadata();
 }
 
-Progress load_from(const std::filesystem::path& directory, models::LanguageModel& model, AdamW& optimizer) {
-  const models::LoadedTensors weights = load_sound(directory / kWeights);
-  const models::LoadedTensors moments = load_sound(directory / kOptimizer);
-  const auto config = weights.metadata.find(kConfigKey);
-  if (config == weights.metadata.end() || config->second != identity(model.config())) {
-    throw OtherModel(directory.string() + " is a checkpoint of another model; the run's own is described in run.json");
-  }
-  Progress progress{.step = number(moments.metadata, "step"),
-                    .skipped = number(moments.metadata, "skipped"),
-                    .tokens = number(moments.metadata, "tokens")};
-  const int64_t updates = number(moments.metadata, "updates");
-  models::assign_tensors(optimizer.state(), moments.tensors, directory / kOptimizer);
-  models::assign_tensors(models::named_tensors(model), weights.tensors, directory / kWeights);
-  optimizer.set_steps(updates);
-  return progress;
+// config.json has no checksum of its own; the weights' file knows what it said. Read as a configuration, so that fields
+// with defaults may have been added since.
+void check_config(const std::filesystem::path& directory, const files::Metadata& weights) {
+  const auto written = weights.find(kConfigKey);
+  if (written == weights.end()) throw std::runtime_error((directory / kWeights).string() + " has no " + kConfigKey);
+  const models::ModelConfig config = models::load_config(directory / kConfig);
+  if (identity(config) != identity(models::config_from_json(nlohmann::json::parse(written->second))))
+    throw std::runtime_error((directory / kConfig).string() + " is not that of the weights beside it");
+}
+
+// Throws what is wrong with it.
+void check_sound(const std::filesystem::path& directory) {
+  check_config(directory, verified(directory / kWeights));
+  const files::Metadata metadata = verified(directory / kOptimizer);
+  for (const char* key : {"step", "skipped", "tokens", "updates"}) number(metadata, key);
 }
 
 }  // namespace
@@ -66,7 +63,7 @@ void save_checkpoint(const std::filesystem::path& run, const models::LanguageMod
   files::write_directory_durably(
       files::numbered_path(directory, kPrefix, progress.step),
       [&](const std::filesystem::path& aside) {
-        files::write_file_durably(aside / "config.json", models::to_json(model.config()).dump(2) + "\n");
+        files::write_file_durably(aside / kConfig, models::to_json(model.config()).dump(2) + "\n");
         models::save_tensors(aside / kWeights, models::named_tensors(model), {{kConfigKey, identity(model.config())}});
         models::save_tensors(aside / kOptimizer, optimizer.state(),
                              {{"step", std::to_string(progress.step)},
@@ -78,15 +75,11 @@ void save_checkpoint(const std::filesystem::path& run, const models::LanguageMod
   files::keep_last(directory, kPrefix, keep);
 }
 
-std::optional<Progress> load_checkpoint(const std::filesystem::path& run, models::LanguageModel& model,
-                                        AdamW& optimizer, const std::function<void(const std::string&)>& warn) {
-  const std::filesystem::path directory = checkpoint_directory(run);
-  if (std::filesystem::is_directory(directory)) files::remove_stale_parts(directory);
-  for (const files::NumberedDirectory& candidate : files::latest_first(directory, kPrefix)) {
+std::optional<std::filesystem::path> find_checkpoint(const std::filesystem::path& run, const Warn& warn) {
+  for (const files::NumberedDirectory& candidate : files::latest_first(checkpoint_directory(run), kPrefix)) {
     try {
-      return load_from(candidate.path, model, optimizer);
-    } catch (const OtherModel&) {
-      throw;
+      check_sound(candidate.path);
+      return candidate.path;
     } catch (const std::exception& error) {
       if (warn) warn("skipping a damaged checkpoint: " + std::string(error.what()));
     }
@@ -94,10 +87,31 @@ std::optional<Progress> load_checkpoint(const std::filesystem::path& run, models
   return std::nullopt;
 }
 
-std::filesystem::path newest_checkpoint(const std::filesystem::path& run) {
-  const auto all = files::latest_first(checkpoint_directory(run), kPrefix);
-  if (all.empty()) throw std::runtime_error(run.string() + " has no checkpoint");
-  return all.front().path;
+std::filesystem::path newest_checkpoint(const std::filesystem::path& run, const Warn& warn) {
+  const auto found = find_checkpoint(run, warn);
+  if (!found) {
+    const bool any = !files::latest_first(checkpoint_directory(run), kPrefix).empty();
+    throw std::runtime_error(run.string() + (any ? " has only damaged checkpoints" : " has no checkpoint"));
+  }
+  return *found;
+}
+
+std::optional<Progress> load_checkpoint(const std::filesystem::path& run, models::LanguageModel& model,
+                                        AdamW& optimizer, const Warn& warn) {
+  if (std::filesystem::is_directory(checkpoint_directory(run))) files::remove_stale_parts(checkpoint_directory(run));
+  const auto directory = find_checkpoint(run, warn);
+  if (!directory) return std::nullopt;
+  if (identity(models::load_config(*directory / kConfig)) != identity(model.config()))
+    throw std::runtime_error(directory->string() +
+                             " is a checkpoint of another model; the run's own is described in run.json");
+  const models::LoadedTensors weights = models::load_tensors(*directory / kWeights);
+  const models::LoadedTensors moments = models::load_tensors(*directory / kOptimizer);
+  models::assign_tensors(optimizer.state(), moments.tensors, *directory / kOptimizer);
+  models::assign_tensors(models::named_tensors(model), weights.tensors, *directory / kWeights);
+  optimizer.set_steps(number(moments.metadata, "updates"));
+  return Progress{.step = number(moments.metadata, "step"),
+                  .skipped = number(moments.metadata, "skipped"),
+                  .tokens = number(moments.metadata, "tokens")};
 }
 
 }  // namespace ovq::train

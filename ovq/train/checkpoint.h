@@ -18,18 +18,22 @@ struct Progress {
   int64_t tokens = 0;
 };
 
+using Warn = std::function<void(const std::string&)>;  // may be empty
+
 std::filesystem::path checkpoint_directory(const std::filesystem::path& run);
+
+// The newest checkpoint of which every file is as it was written; `warn` hears of damaged ones that were passed over.
+// Whoever reads a run's checkpoints asks here.
+std::optional<std::filesystem::path> find_checkpoint(const std::filesystem::path& run, const Warn& warn);
+// The same; std::runtime_error if there is none.
+std::filesystem::path newest_checkpoint(const std::filesystem::path& run, const Warn& warn = {});
 
 // Durable; then all but the last `keep` are removed.
 void save_checkpoint(const std::filesystem::path& run, const models::LanguageModel& model, const AdamW& optimizer,
                      const Progress& progress, int64_t keep);
 
-// The newest checkpoint that is sound; `warn` hears of damaged ones. Nothing if there is none. A checkpoint of another
-// model is an error.
+// Loads what find_checkpoint finds; nothing if there is none. A checkpoint of another model is an error.
 std::optional<Progress> load_checkpoint(const std::filesystem::path& run, models::LanguageModel& model,
-                                        AdamW& optimizer, const std::function<void(const std::string&)>& warn);
-
-// The newest checkpoint's directory, for evaluation. Throws std::runtime_error if there is none.
-std::filesystem::path newest_checkpoint(const std::filesystem::path& run);
+                                        AdamW& optimizer, const Warn& warn);
 
 }  // namespace ovq::train

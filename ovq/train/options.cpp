@@ -5,6 +5,8 @@
 #include "ovq/base/closest.h"
 #include "ovq/models/fields.h"
 #include "ovq/models/presets.h"
+#include "ovq/tasks/mixture.h"
+#include "ovq/train/keep.h"
 
 namespace ovq::train {
 namespace {
@@ -53,6 +55,56 @@ Budget budget_of(const std::string& scale) {
   return scale == "tiny" ? Budget{1200, 4096} : scale == "small" ? Budget{1500, 4096} : Budget{100'000, 65'536};
 }
 
+std::vector<double> keeps_from_json(const models::FieldReader& reader, const json& list) {
+  const bool good = list.is_array() && std::all_of(list.begin(), list.end(), [](const json& keep) {
+                      return keep.is_number() && keep.get<double>() > 0 && keep.get<double>() <= 1;
+                    });
+  if (!good) reader.fail("eval_keep", list, "a list of numbers above 0 and at most 1");
+  return list.get<std::vector<double>>();
+}
+
+// A directory, or what run.json has of one.
+InitialWeights init_from_json(const models::FieldReader& reader, const json& field) {
+  if (field.is_string() && !field.get<std::string>().empty()) return {.path = field.get<std::string>()};
+  const bool good = field.is_object() && field.size() == 2 && field.value("path", json()).is_string() &&
+                    field.value("sha256", json()).is_string();
+  if (!good) reader.fail("init_from", field, "a directory");
+  return {.path = field["path"], .sha256 = field["sha256"]};
+}
+
+// The steps of all phases, which those of the run must be, if they are given.
+int64_t steps_of_phases(const RunOptions& options) {
+  int64_t steps = 0;
+  for (const Phase& phase : options.phases) steps += phase.steps;
+  if (options.steps != 0 && options.steps != steps)
+    throw std::invalid_argument("[config] steps is " + std::to_string(options.steps) + "; the phases have " +
+                                std::to_string(steps) + ": leave steps out");
+  return steps;
+}
+
+void resolve_phases(RunOptions& options) {
+  options.steps = steps_of_phases(options);
+  for (Phase& phase : options.phases) {
+    if (phase.lengths.empty()) phase.lengths = options.lengths;
+    if (phase.learning_rate == 0) phase.learning_rate = options.learning_rate;
+    if (phase.min_learning_rate < 0) phase.min_learning_rate = options.min_learning_rate;
+    if (phase.warmup < 0) phase.warmup = options.warmup;
+    if (phase.tokens_per_step == 0) phase.tokens_per_step = options.tokens_per_step;
+  }
+}
+
+void check_dictionary(const RunOptions& options, const models::ModelConfig& config) {
+  if (dictionary_of(config) != nullptr) return;
+  const std::string lacks = "; " + options.model + " has no OVQ-attention";
+  for (size_t i = 0; i < options.phases.size(); ++i) {
+    if (options.phases[i].centroids)
+      throw std::invalid_argument("[config] phases[" + std::to_string(i) + "].centroids is " +
+                                  std::to_string(*options.phases[i].centroids) + lacks);
+  }
+  if (!options.eval_keep.empty())
+    throw std::invalid_argument("[config] eval_keep is " + json(options.eval_keep).dump() + lacks);
+}
+
 }  // namespace
 
 json to_json(const RunOptions& options) {
@@ -62,6 +114,10 @@ json to_json(const RunOptions& options) {
                  {"task_options", options.task_options},
                  {"model_options", options.model_options},
                  {"lengths", options.lengths}};
+  if (!options.eval_keep.empty()) object["eval_keep"] = options.eval_keep;
+  if (!options.phases.empty()) object["phases"] = to_json(options.phases);
+  if (!options.init_from.path.empty())
+    object["init_from"] = {{"path", options.init_from.path}, {"sha256", options.init_from.sha256}};
   RunOptions copy = options;
   models::FieldWriter writer(object);
   visit(writer, copy);
@@ -87,15 +143,13 @@ RunOptions run_options_from_json(const json& object, const RunOptions& defaults)
     if (!field->is_object()) reader.fail(name, *field, "an object");
     *value = *field;
   }
-  if (const json* lengths = reader.find("lengths")) {
-    const bool good = lengths->is_array() && std::all_of(lengths->begin(), lengths->end(), [](const json& length) {
-                        return length.is_number_integer() && length.get<int64_t>() >= 1;
-                      });
-    if (!good) reader.fail("lengths", *lengths, "a list of integers of at least 1");
-    options.lengths = lengths->get<std::vector<int64_t>>();
-  }
+  read_lengths(reader, options.lengths, 0);
+  if (const json* keeps = reader.find("eval_keep")) options.eval_keep = keeps_from_json(reader, *keeps);
+  if (const json* phases = reader.find("phases")) options.phases = phases_from_json(*phases);
+  if (const json* weights = reader.find("init_from")) options.init_from = init_from_json(reader, *weights);
   visit(reader, options);
   reader.finish();
+  if (!options.phases.empty()) steps_of_phases(options);
   return options;
 }
 
@@ -107,8 +161,11 @@ RunOptions resolved(RunOptions options) {
   if (options.learning_rate == 0) options.learning_rate = preset.learning_rate;
   if (options.min_learning_rate < 0) options.min_learning_rate = preset.min_learning_rate;
   const Budget budget = budget_of(options.scale);
-  if (options.steps == 0) options.steps = budget.steps;
   if (options.tokens_per_step == 0) options.tokens_per_step = budget.tokens_per_step;
+  if (!options.phases.empty())
+    resolve_phases(options);
+  else if (options.steps == 0)
+    options.steps = budget.steps;
   return options;
 }
 
@@ -116,15 +173,37 @@ std::unique_ptr<tasks::Task> make_task(const RunOptions& options) {
   return tasks::make_task(options.task, options.task_options);
 }
 
+void check_task(const tasks::Task& task, const RunOptions& options) {
+  const std::vector<Phase> phases = phases_of(options);
+  for (size_t i = 0; i < phases.size(); ++i) {
+    try {
+      tasks::step_shapes(task, {phases[i].lengths, phases[i].tokens_per_step});
+      for (const int64_t length : phases[i].lengths) task.sample({.rows = 1, .length = length});
+      task.sample({.rows = 1, .length = phases[i].longest(), .split = tasks::Split::test});
+    } catch (const std::invalid_argument& error) {
+      if (options.phases.empty()) throw;
+      throw std::invalid_argument("phases[" + std::to_string(i) + "]: " + error.what());
+    }
+  }
+}
+
 models::ModelConfig model_config(const RunOptions& options, int64_t vocab) {
   json config = models::to_json(models::model_preset(preset_of(options)).config);
   config["vocab_size"] = vocab;
   config.merge_patch(options.model_options);
-  return models::config_from_json(config);
+  models::ModelConfig made = models::config_from_json(config);
+  check_dictionary(options, made);
+  return made;
 }
 
-Schedule schedule_of(const RunOptions& options) {
-  return {options.learning_rate, options.min_learning_rate, options.warmup, options.steps};
+std::vector<Phase> phases_of(const RunOptions& options) {
+  if (!options.phases.empty()) return options.phases;
+  return {{.steps = options.steps,
+           .lengths = options.lengths,
+           .learning_rate = options.learning_rate,
+           .min_learning_rate = options.min_learning_rate,
+           .warmup = options.warmup,
+           .tokens_per_step = options.tokens_per_step}};
 }
 
 }  // namespace ovq::train

@@ -10,10 +10,8 @@ namespace {
 std::filesystem::path results_file(const RunDirectory& run) { return run.path() / "evaluations.jsonl"; }
 
 bool same_question(const json& a, const json& b) {
-  for (const char* key : {"length", "centroids", "options"}) {
-    if (a.value(key, json()) != b.value(key, json())) return false;
-  }
-  return true;
+  const auto same = [&](const char* key) { return a.value(key, json()) == b.value(key, json()); };
+  return same("length") && same("options") && same("asked_keep") && (a.contains("asked_keep") || same("centroids"));
 }
 
 }  // namespace
@@ -22,6 +20,8 @@ json to_json(const Result& result) {
   json line = to_json(result.evaluation);
   line["centroids"] = result.centroids;
   line["options"] = result.options;
+  if (result.keep) line["keep"] = *result.keep;
+  if (result.asked_keep) line["asked_keep"] = *result.asked_keep;
   return line;
 }
 
@@ -42,13 +42,6 @@ void store_result(const RunDirectory& run, const Result& result) {
     if (!same_question(line, added)) lines += line.dump() + "\n";
   }
   files::write_file_durably(results_file(run), lines + added.dump() + "\n");
-}
-
-std::optional<int64_t> centroids_of(const models::ModelConfig& config) {
-  for (const auto& [name, options] : config.mixers) {
-    if (const auto* ovq = std::get_if<nn::OvqAttentionOptions>(&options)) return ovq->dictionary.centroids;
-  }
-  return std::nullopt;
 }
 
 }  // namespace ovq::train

@@ -11,17 +11,16 @@ namespace ovq::train {
 
 struct Result {
   int64_t length = 0, centroids = 0;  // 0: the model has no dictionary
+  std::optional<double> keep;         // the share of the context that the dictionary keeps; nothing without one
+  std::optional<double> asked_keep;   // if `centroids` was chosen for it
   json options = json::object();      // of the task, where they differ from training
   Evaluation evaluation;
 };
 
 json to_json(const Result& result);
 
-// A result for the same length, dictionary size and options is replaced.
+// A result for the same length, options and dictionary size, or share to keep if that was asked for, is replaced.
 void store_result(const RunDirectory& run, const Result& result);
 std::vector<json> read_results(const RunDirectory& run);
-
-// The dictionary size of a configuration; nothing without OVQ-attention.
-std::optional<int64_t> centroids_of(const models::ModelConfig& config);
 
 }  // namespace ovq::train

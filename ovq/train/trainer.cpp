@@ -6,6 +6,7 @@
 #include <stdexcept>
 
 #include "ovq/tasks/mixture.h"
+#include "ovq/train/keep.h"
 
 namespace ovq::train {
 namespace {
@@ -20,28 +21,42 @@ double seconds_since(std::chrono::steady_clock::time_point start) {
 
 }  // namespace
 
-Trainer::Trainer(RunDirectory run, TrainHooks hooks)
+Trainer::Trainer(RunDirectory run, TrainHooks hooks, std::unique_ptr<tasks::Task> task)
     : run_(std::move(run)),
       hooks_(std::move(hooks)),
-      task_(make_task(run_.options())),
+      task_(task ? std::move(task) : make_task(run_.options())),
       model_(models::make_model(model_config(run_.options(), task_->vocab()), run_.options().seed)),
       optimizer_(*model_, run_.options().adamw),
-      schedule_(schedule_of(run_.options())) {
+      phases_(phases_of(run_.options())),
+      own_centroids_(model_->config().centroids()) {
   if (const auto progress = load_checkpoint(run_.path(), *model_, optimizer_, hooks_.warn)) {
     progress_ = *progress;
     saved_step_ = progress->step;
+  } else if (!run_.options().init_from.path.empty()) {
+    load_initial_weights(*model_, run_.options().init_from);
   }
   run_.rewind_metrics(progress_.step);
+}
+
+void Trainer::enter_phase() {
+  position_ = phase_at(phases_, progress_.step);
+  if (phase().centroids)
+    model_->set_centroids(*phase().centroids);
+  else
+    model_->set_centroids(own_centroids_);
 }
 
 StepReport Trainer::step() {
   const auto start = std::chrono::steady_clock::now();
   const RunOptions& options = run_.options();
   const int64_t step = progress_.step;
-  StepReport report{.step = step + 1, .rate = schedule_.rate(step)};
+  enter_phase();
+  StepReport report{.step = step + 1,
+                    .phase = static_cast<int64_t>(position_.index),
+                    .rate = phase().schedule().rate(step - position_.first)};
   std::vector<BatchTensors> batches;
   int64_t targets = 0;
-  for (const tasks::StepShape& shape : tasks::step_shapes(*task_, {options.lengths, options.tokens_per_step})) {
+  for (const tasks::StepShape& shape : tasks::step_shapes(*task_, {phase().lengths, phase().tokens_per_step})) {
     batches.push_back(
         to_tensors(task_->sample({.rows = shape.rows, .length = shape.length, .seed = options.seed, .step = step})));
     report.tokens += batches.back().tokens.numel();
@@ -89,19 +104,34 @@ StepReport Trainer::step() {
   return report;
 }
 
-bool Trainer::evaluate_now() {
-  const RunOptions& options = run_.options();
-  const int64_t length = *std::max_element(options.lengths.begin(), options.lengths.end());
+Evaluation Trainer::evaluate_once(std::optional<double> keep) {
+  const CentroidsKeeper centroids(*model_);
+  const int64_t length = phase().longest();
+  if (keep) {
+    const int64_t row = task_->row_length(length, tasks::Split::test);
+    model_->set_centroids(centroids_for_keep(*dictionary_of(model_->config()), *keep, length, row));
+  }
   const Evaluation evaluation =
-      evaluate(*model_, *task_, {.length = length, .rows = options.eval_rows, .seed = options.seed});
+      evaluate(*model_, *task_, {.length = length, .rows = run_.options().eval_rows, .seed = run_.options().seed});
   json line = to_json(evaluation);
   line.erase("groups");
-  line["step"] = progress_.step;
-  line["kind"] = "evaluation";
   line.erase("tokens_per_second");
+  line["step"] = progress_.step;
+  line["phase"] = position_.index;
+  line["kind"] = "evaluation";
+  if (const auto* dictionary = dictionary_of(model_->config())) line["centroids"] = dictionary->centroids;
+  if (keep) line["keep"] = *keep;
   run_.append_metrics(line);
-  if (hooks_.on_evaluation) hooks_.on_evaluation(progress_.step, evaluation);
-  if (options.target <= 0) return false;
+  if (hooks_.on_evaluation) hooks_.on_evaluation(progress_.step, evaluation, keep);
+  return evaluation;
+}
+
+bool Trainer::evaluate_now() {
+  const RunOptions& options = run_.options();
+  const Evaluation evaluation = evaluate_once(std::nullopt);
+  for (const double keep : options.eval_keep) evaluate_once(keep);
+  // Short contexts come first: being good at them is not the end of the run.
+  if (options.target <= 0 || position_.index + 1 < phases_.size()) return false;
   return task_->metric() == tasks::Metric::accuracy ? evaluation.total.accuracy() >= options.target
                                                     : evaluation.total.loss() <= options.target;
 }
@@ -119,6 +149,7 @@ Outcome Trainer::train() {
     const StepReport report = step();
     // Not a number has no place in JSON.
     run_.append_metrics({{"step", report.step},
+                         {"phase", report.phase},
                          {"kind", "step"},
                          {"loss", std::isfinite(report.loss) ? json(report.loss) : json()},
                          {"accuracy", report.accuracy},

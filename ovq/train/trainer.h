@@ -3,7 +3,9 @@
 #pragma once
 
 #include <functional>
+#include <map>
 #include <memory>
+#include <optional>
 
 #include "ovq/train/checkpoint.h"
 #include "ovq/train/evaluate.h"
@@ -12,7 +14,8 @@
 namespace ovq::train {
 
 struct StepReport {
-  int64_t step = 0;  // steps done, this one included
+  int64_t step = 0;   // steps done, this one included
+  int64_t phase = 0;  // from 0
   int64_t tokens = 0;
   double loss = 0, accuracy = 0, gradient_norm = 0, rate = 0;
   bool skipped = false;
@@ -22,7 +25,8 @@ struct StepReport {
 // Who watches and steers; every function may be empty.
 struct TrainHooks {
   std::function<void(const StepReport&)> on_step;
-  std::function<void(int64_t step, const Evaluation&)> on_evaluation;
+  // `keep`: the share of the context that the dictionary of this evaluation kept, if it was chosen for that.
+  std::function<void(int64_t step, const Evaluation&, std::optional<double> keep)> on_evaluation;
   std::function<void(const std::string&)> warn;
   std::function<bool()> stop;  // true: finish the step, save, return
 };
@@ -31,8 +35,8 @@ enum class Outcome { finished, target_reached, stopped };
 
 class Trainer {
  public:
-  // From the newest sound checkpoint of the run, or from the start.
-  Trainer(RunDirectory run, TrainHooks hooks);
+  // From the newest sound checkpoint of the run, or from the start. `task` is that of the run, if it was made already.
+  Trainer(RunDirectory run, TrainHooks hooks, std::unique_ptr<tasks::Task> task = nullptr);
 
   Outcome train();
 
@@ -41,8 +45,11 @@ class Trainer {
   const tasks::Task& task() const { return *task_; }
 
  private:
+  const Phase& phase() const { return phases_[position_.index]; }
+  void enter_phase();  // that of the next step
   StepReport step();
   bool evaluate_now();  // whether the target is reached
+  Evaluation evaluate_once(std::optional<double> keep);
   void save();
 
   RunDirectory run_;
@@ -50,7 +57,9 @@ class Trainer {
   std::unique_ptr<tasks::Task> task_;
   std::shared_ptr<models::LanguageModel> model_;
   AdamW optimizer_;
-  Schedule schedule_;
+  std::vector<Phase> phases_;
+  PhasePosition position_;                        // the phase of the step that was made last
+  std::map<std::string, int64_t> own_centroids_;  // of phases that set none
   Progress progress_;
   int64_t saved_step_ = -1;
 };

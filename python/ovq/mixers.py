@@ -297,7 +297,7 @@ class Mamba2(Mixer):
         dim: of the input and output.
         heads: None: expand * dim / head_dim.
         head_dim: channels per head. expand: of all heads together, in multiples of dim.
-        state: numbers per channel. groups: of heads that share B and C.
+        state: numbers per channel. groups: of heads that share B, C and the norm.
         conv_width: taps of the short convolution.
         chunk: tokens computed at a time; a matter of speed only.
     """

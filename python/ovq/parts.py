@@ -96,14 +96,15 @@ class Embedding(Part, nn.Embedding):
 
 
 class RMSNorm(Part):
-    """y = x / rms(x) * weight over the last dimension."""
+    """y = x / rms(x) * weight over the last dimension, or over each of `groups` equal parts of it."""
 
-    def __init__(self, eps: float) -> None:
+    def __init__(self, eps: float, groups: int) -> None:
         super().__init__()
         self.eps = eps
+        self.groups = groups
 
     def forward(self, x: Tensor) -> Tensor:
-        return torch.ops.ovq.rms_norm(x, self.weight, self.eps)
+        return torch.ops.ovq.rms_norm(x, self.weight, self.eps, self.groups)
 
 
 class ShortConvolution(Part):

@@ -40,11 +40,90 @@ done
 expect 1 'holds a run already' "$ovq" train "${tiny[@]}" --out "$work/good"
 expect 2 'at least' "$ovq" eval "$work/good" --lengths 1
 
+for option in --centroids --rows --batch --piece --lengths; do
+  expect 2 "$option: 0; must be at least 1" "$ovq" eval "$work/good" $option 0
+  expect 2 "$option: x is not an integer; must be one of at least 1" "$ovq" eval "$work/good" $option x
+done
+expect 2 '--lengths: -4; must be at least 1' "$ovq" eval "$work/good" --lengths 16,-4
+expect 2 '--rounds: 0; must be at least 1' "$ovq" bench step --rounds 0
+
+# What --help shows for --task-options is taken.
+options=$("$ovq" train --help | tr '\n' ' ' | grep -oP -- "--task-options.*?'\K\{[^']*\}" | head -n 1 | tr -s ' ')
+"$ovq" tasks recall --task-options "$options" >/dev/null || { echo "FAILED: --task-options $options, as --help has it"; failures=$((failures + 1)); }
+
 expect 2 'go together' "$ovq" eval "$work/good" --benchmark piqa
 expect 2 'not on text' "$ovq" eval "$work/good" --benchmark piqa --questions "$work/file"
 
+# A damaged newest checkpoint: everybody says so, once, and takes the one before.
+cp -r "$work/good" "$work/damaged"
+newest=$(ls -d "$work"/damaged/checkpoints/* | tail -n 1)
+printf '\xff' | dd of="$newest/model.safetensors" bs=1 seek=$(($(stat -c %s "$newest/model.safetensors") - 99)) conv=notrunc status=none
+for command in 'eval --lengths 16 --rows 2' inspect 'train --resume'; do
+  expect 0 "skipping a damaged checkpoint: [Safetensors] $newest/model.safetensors" "$ovq" $command "$work/damaged"
+done
+
+# The table of a run on text needs no text.
+mkdir "$work/books" && for split in train test; do seq 1 2000 | tr '\n' ' ' >"$work/books/$split.txt"; echo "$split" >>"$work/books/$split.txt"; done
+"$ovq" train "${tiny[@]}" --task text --task-options "{\"train\": \"$work/books/train.txt\", \"test\": \"$work/books/test.txt\"}" --out "$work/prose" >/dev/null &&
+  "$ovq" eval "$work/prose" --lengths 64 --rows 2 >/dev/null || { echo "FAILED: a run on text"; failures=$((failures + 1)); }
+rm -r "$work/books"
+"$ovq" compare "$work/prose" | grep -q 'text (tiny), loss' || { echo "FAILED: compare without the text"; failures=$((failures + 1)); }
+expect 1 'does not exist' "$ovq" eval "$work/prose" --lengths 64 --rows 2
+
+check() {  # what it is, command ...
+  local what=$1
+  shift
+  "$@" >"$work/out" 2>&1 || { echo "FAILED: $what"; cat "$work/out"; failures=$((failures + 1)); }
+}
+
+# Dictionaries by what they keep: a row of the table for each share, beside the rows by N.
+for bad in 0 -0.1 1.01 x ''; do
+  expect 2 "--keep: $bad; must be a number above 0 and at most 1" "$ovq" eval "$work/good" --keep "$bad"
+done
+expect 2 '--centroids excludes --keep' "$ovq" eval "$work/good" --keep 0.2 --centroids 16
+expect 2 "--eval-keep: 2; must be a number above 0 and at most 1" "$ovq" train "${tiny[@]}" --eval-keep 2 --out "$work/run"
+check 'eval --keep' "$ovq" eval "$work/good" --lengths 16,32 --rows 2 --keep 0.2,1
+grep -Eq '^ +16 +4 +0.200 ' "$work/out" && grep -Eq '^ +32 +8 +0.200 ' "$work/out" && grep -Eq '^ +32 +[0-9]{4,} +1.000 ' "$work/out" ||
+  { echo 'FAILED: sizes of eval --keep'; cat "$work/out"; failures=$((failures + 1)); }
+check 'eval --centroids' "$ovq" eval "$work/good" --lengths 16 --rows 2 --centroids 4
+check 'compare' "$ovq" compare "$work/good"
+number='[01]\.[0-9]{3}'
+for row in "N 4 +$number +- +4 +0.200" "keep 0.2 +$number +$number +8 +0.200" "keep 1 +$number +$number +[0-9]+ +1.000"; do
+  (($(grep -Ec "\[good\] $row" "$work/out") == 1)) || { echo "FAILED: compare has no row \"$row\""; cat "$work/out"; failures=$((failures + 1)); }
+done
+
+# Phases and weights to start from: what is wrong is said before anything is written.
+base=(--scale tiny --tokens-per-step 256 --lengths 16 --eval-rows 2 --checkpoint-every 2)
+phases() { echo "$1" >"$work/phases.json"; }
+phases '[{"steps": 2}, {"steps": 0}]'
+expect 2 'phases[1].steps is 0; must be an integer of at least 1' "$ovq" train "${base[@]}" --phases "$work/phases.json" --out "$work/run"
+phases '[{"steps": 2, "centroid": 4}]'
+expect 2 'did you mean "centroids"' "$ovq" train "${base[@]}" --phases "$work/phases.json" --out "$work/run"
+phases 'null'
+expect 2 'phases is of type null; must be a list' "$ovq" train "${base[@]}" --phases "$work/phases.json" --out "$work/run"
+phases '[{"steps": 2}, {"steps": 2, "lengths": [2]}]'
+expect 2 'phases[1]: [mixture] length is 2' "$ovq" train "${base[@]}" --phases "$work/phases.json" --out "$work/run"
+phases '[{"steps": 2, "centroids": 4}, {"steps": 3, "lengths": [16, 32]}]'
+expect 2 '--steps and --phases exclude each other' "$ovq" train "${tiny[@]}" --phases "$work/phases.json" --out "$work/run"
+expect 2 'phases[0].centroids is 4; gdn has no OVQ-attention' "$ovq" train "${base[@]}" --model gdn --phases "$work/phases.json" --out "$work/run"
+expect 1 "cannot open $work/none" "$ovq" train "${base[@]}" --phases "$work/none" --out "$work/run"
+expect 1 'is neither a model nor a run' "$ovq" train "${tiny[@]}" --init-from "$work/none" --out "$work/run"
+expect 1 'which the model lacks' "$ovq" train "${tiny[@]}" --model gdn --init-from "$work/good" --out "$work/run"
+expect 1 'embed.weight is [128, 64]; the model' "$ovq" train "${tiny[@]}" --task-options '{"vocab": 99}' --init-from "$work/good" --out "$work/run"
+expect 2 'init_from is ""; must be a directory' "$ovq" train "${tiny[@]}" --init-from '' --out "$work/run"
+[[ ! -e $work/run ]] || { echo "FAILED: a refused run left a directory"; failures=$((failures + 1)); }
+check 'phases' "$ovq" train "${base[@]}" --phases "$work/phases.json" --init-from "$work/good" --eval-keep 0.2 --out "$work/phased"
+for text in 'starting from the weights of' 'phase 2 of 2: 3 steps at lengths \[16,32\]' 'at length 32, keep 0.2' '^5 steps'; do
+  grep -q "$text" "$work/out" || { echo "FAILED: no \"$text\""; cat "$work/out"; failures=$((failures + 1)); }
+done
+grep -q "\"sha256\": \"$(sha256sum <"$work/good/checkpoints/step-000004/model.safetensors" | cut -d' ' -f1)\"" "$work/phased/run.json" ||
+  { echo 'FAILED: the SHA-256 in run.json'; cat "$work/phased/run.json"; failures=$((failures + 1)); }
+expect 2 'it takes no others' "$ovq" train --resume "$work/phased" --phases "$work/phases.json"
+
 # Checkpoints of another model: refused, and still there.
 "$ovq" train "${tiny[@]}" --model gdn --out "$work/other" >/dev/null
+expect 2 '--keep: gdn has no OVQ-attention' "$ovq" eval "$work/other" --keep 0.2
+expect 2 'eval_keep is [0.2]; gdn has no OVQ-attention' "$ovq" train "${tiny[@]}" --model gdn --eval-keep 0.2 --out "$work/run"
 rm -r "$work/other/checkpoints" && cp -r "$work/good/checkpoints" "$work/other/checkpoints"
 expect 1 'another model' "$ovq" train --resume "$work/other"
 diff -r "$work/good/checkpoints" "$work/other/checkpoints" >/dev/null || { echo "FAILED: checkpoints changed"; failures=$((failures + 1)); }

@@ -133,16 +133,13 @@ TEST_F(InspectDirectories, ModelsAndRuns) {
   save_model(*model, directory / "model");
   const Inspection expected = inspect("tiny/sw-ovq");
   EXPECT_EQ(inspect((directory / "model").string()).total, expected.total);
-  model->set_centroids(512);
-  save_model(*model, directory / "run" / "checkpoints" / "step-000100");
   model->set_centroids(1024);
-  save_model(*model, directory / "run" / "checkpoints" / "step-000200");
-  EXPECT_NE(inspect((directory / "run").string()).mixers.at(1).options.find("centroids 1024"), std::string::npos);
+  save_model(*model, directory / "larger");
+  EXPECT_NE(inspect((directory / "larger").string()).mixers.at(1).options.find("centroids 1024"), std::string::npos);
 
   const std::string empty = (directory / "empty").string();
   std::filesystem::create_directories(empty);
-  EXPECT_EQ(message_of<std::runtime_error>([&] { inspect(empty); }),
-            empty + " has neither config.json nor checkpoints with one");
+  EXPECT_EQ(message_of<std::runtime_error>([&] { inspect(empty); }), empty + " is no model: it has no config.json");
   EXPECT_EQ(message_of<std::invalid_argument>([&] {
               inspect("paper/text-sw-ovg");
             }).find("unknown model preset or directory \"paper/text-sw-ovg\"; did you mean \"paper/text-sw-ovq\""),

@@ -91,6 +91,8 @@ std::vector<NamedCase> every_mixer() {
       named_case<GatedDeltaNet>("GatedDeltaNet",
                                 GatedDeltaNetOptions{.width = 6, .heads = 2, .key_dim = 4, .value_dim = 3}),
       named_case<Mamba2>("Mamba2", Mamba2Options{.width = 6, .head_dim = 3, .expand = 2, .state = 4, .groups = 2}),
+      named_case<Mamba2>("Mamba2Groups",
+                         Mamba2Options{.width = 6, .head_dim = 2, .expand = 2, .state = 4, .groups = 3}),
       named_case<MesaNet>("MesaNet", MesaNetOptions{.width = 6, .heads = 2, .key_dim = 4, .value_dim = 3}),
   };
   for (const VqForm form : {VqForm::quadratic, VqForm::linear}) {

@@ -116,6 +116,28 @@ TEST(Icl, TheLargestOutputFitsExactly) {
   EXPECT_EQ(*std::max_element(batch.targets.begin(), batch.targets.end()), 36);
 }
 
+// The paper: "a column vector of positive integers".
+TEST(Icl, InputsArePositiveAndReachTheirLimit) {
+  for (const int64_t x_max : {1, 3}) {
+    const IclTask task({.tokens = 3, .a_min = 2, .b_min = 0, .x_max = x_max});
+    const Batch batch = task.sample({.rows = 64, .length = 20 * task.example_length()});
+    std::set<int64_t> inputs, outputs;
+    for (int64_t row = 0; row < batch.rows; ++row) {
+      const auto line = row_of(batch, batch.tokens, row);
+      for (size_t start = 0; start < line.size(); start += static_cast<size_t>(task.example_length())) {
+        for (size_t i = 0; i < 3; ++i) {
+          inputs.insert(line[start + i] - task.first_content());
+          outputs.insert(line[start + 4 + i] - task.first_content());
+        }
+      }
+    }
+    EXPECT_EQ(*inputs.begin(), 1);
+    EXPECT_EQ(*inputs.rbegin(), x_max);
+    EXPECT_EQ(*outputs.begin(), 2);  // 0 + 2 * 1
+    EXPECT_EQ(*outputs.rbegin(), 5 + 5 * x_max);
+  }
+}
+
 TEST(Icl, BadOptions) {
   const auto error = [](const IclOptions& options) { return error_of([&] { IclTask{options}; }); };
   EXPECT_EQ(error({.functions = 9}), "[icl] functions is 9; must be within 1 and function_tokens, 8");

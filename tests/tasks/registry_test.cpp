@@ -45,6 +45,14 @@ TEST(Registry, MakesEveryTaskUnderItsName) {
   }
 }
 
+TEST(Registry, MetricsAreThoseOfTheTasks) {
+  for (const std::string& name : task_names()) {
+    const json options = name == "text" ? json{{"train", "nowhere"}} : json::object();
+    EXPECT_EQ(make_task(name, options)->metric(), metric_of(name)) << name;
+  }
+  EXPECT_EQ(error_of([] { metric_of("recal"); }), "[tasks] unknown task \"recal\"; did you mean \"recall\"?");
+}
+
 TEST(Registry, OptionsOverrideTheScale) {
   const auto task = make_task("recall", {{"scale", "paper"}, {"key_length", 3}});
   const RecallOptions& options = dynamic_cast<const RecallTask&>(*task).options();

@@ -161,8 +161,25 @@ TEST_F(Text, StoresTokensOfEverySize) {
   }
 }
 
+TEST_F(Text, IsReadOnceAndWhenFirstAskedFor) {
+  const std::string vanished = folder_.path("gone");
+  const TextTask none({.train = vanished, .test = vanished + "-too"});
+  EXPECT_EQ(none.vocab(), 256);
+  EXPECT_EQ(none.metric(), Metric::cross_entropy);
+  EXPECT_NE(error_of([&] { none.sample({.length = 4}); }), "");
+
+  const TextTask task(options(20));
+  std::filesystem::remove_all(folder_.path("valid"));
+  const Batch before = task.sample({.length = 30});  // needs no test corpus
+  std::filesystem::remove_all(folder_.path("train"));
+  EXPECT_TRUE(test::equal(task.sample({.length = 30}), before));
+  EXPECT_NE(error_of([&] { task.test_rows(30); }), "");
+}
+
 TEST_F(Text, BadInput) {
-  const auto error = [](const TextOptions& options) { return error_of([&] { TextTask{options}; }); };
+  const auto error = [](const TextOptions& options) {
+    return error_of([&] { TextTask(options).corpus(Split::train); });
+  };
   const std::string none = folder_.path("none");
   EXPECT_EQ(error({}), "[text] needs train or test; expected a text file or a folder of .txt files");
   EXPECT_EQ(error({.train = none}),
@@ -185,7 +202,7 @@ TEST_F(Text, BadInput) {
   EXPECT_EQ(error_of([&] { task.sample({.length = 4, .split = Split::test}); }),
             "[text] test is not set; expected a text file or a folder of .txt files");
   EXPECT_EQ(error_of([&] {
-              make_task("text", {{"train", none}});
+              make_task("text", {{"train", none}})->sample({.length = 4});
             }),
             "[text] " + none + " does not exist; expected a text file or a folder of .txt files");
 }

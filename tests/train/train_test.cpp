@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "ovq/models/weights.h"
+#include "ovq/tasks/data_error.h"
 #include "tests/train/runs.h"
 
 namespace ovq::train::test {
@@ -105,6 +106,57 @@ TEST(Checkpoints, DamagedNewestFallsBackToTheOneBefore) {
     EXPECT_NE(resumed.warnings[0].find("step-000012"), std::string::npos) << resumed.warnings[0];
     expect_same(resumed, whole);
   }
+}
+
+// Whoever reads the checkpoints of a run passes over the same damaged ones.
+TEST(Checkpoints, AllReadersPassOverDamage) {
+  const TemporaryDirectory directory;
+  const RunOptions options = mini_run("recall", "sw-ovq");
+  const auto spoil_config = [](const std::filesystem::path& file) {
+    json config = models::to_json(models::load_config(file));
+    config["mixers"]["sw"]["window"] = 9;
+    std::ofstream(file) << config;
+  };
+  for (const char* file : {"model.safetensors", "optimizer.safetensors", "config.json"}) {
+    const RunDirectory run = RunDirectory::create(directory.path() / file, options);
+    train(run, 12);  // checkpoints of steps 10 and 12
+    const std::filesystem::path newest = newest_checkpoint(run.path()), before = newest.parent_path() / "step-000010";
+    EXPECT_EQ(newest.filename(), "step-000012");
+    if (std::string(file) == "config.json")
+      spoil_config(newest / file);
+    else
+      flip_byte(newest / file);
+    std::vector<std::string> warnings;
+    EXPECT_EQ(newest_checkpoint(run.path(), [&](const std::string& text) { warnings.push_back(text); }), before);
+    ASSERT_EQ(warnings.size(), 1u);
+    EXPECT_NE(warnings[0].find("step-000012"), std::string::npos) << warnings[0];
+    std::filesystem::remove(before / "optimizer.safetensors");
+    try {
+      newest_checkpoint(run.path());
+      FAIL() << "found one";
+    } catch (const std::runtime_error& error) {
+      EXPECT_EQ(error.what(), run.path().string() + " has only damaged checkpoints");
+    }
+  }
+}
+
+// A run that was given its task reads the text no second time.
+TEST(Training, ReadsTheTextOnce) {
+  const TemporaryDirectory directory;
+  RunOptions options = mini_run("text", "sw-nope");
+  for (const char* split : {"train", "test"}) {
+    const std::filesystem::path file = directory.path() / (std::string(split) + ".txt");
+    for (int i = 0; i < 100; ++i) std::ofstream(file, std::ios::app) << split << " line " << i << "\n";
+    options.task_options[split] = file.string();
+  }
+  options.task_options["min_document"] = 0;
+  auto task = make_task(options);
+  check_task(*task, options);
+  for (const char* split : {"train", "test"}) std::filesystem::remove(options.task_options[split].get<std::string>());
+  const RunDirectory run = RunDirectory::create(directory.path() / "run", options);
+  Trainer trainer(run, {}, std::move(task));
+  EXPECT_EQ(trainer.train(), Outcome::finished);
+  EXPECT_THROW(check_task(*make_task(options), options), tasks::DataError);
 }
 
 TEST(Checkpoints, OfAnotherModelIsAnError) {
