@@ -32,6 +32,11 @@ int64_t room_behind(const Tensor& cache) {
 // The cached time steps and those of x behind them; `cache` keeps what later queries may see.
 Tensor extend(Tensor& cache, const Tensor& x, int64_t window) {
   const bool in_place = !at::GradMode::is_enabled();
+  if (cache.defined()) {
+    kernels::check(cache.dim() == 4 && cache.size(2) == x.size(2) && cache.size(3) == x.size(3), "attention",
+                   "state has shape ", cache.sizes(), "; must be [batch, time, ", x.size(2), ", ", x.size(3), "]");
+    cache = cache.to(x.scalar_type());  // autocast may have begun or ended since
+  }
   const int64_t length = cache.defined() ? cache.size(1) : 0;
   Tensor all;
   if (in_place && cache.defined() && x.size(1) <= room_behind(cache)) {
@@ -59,6 +64,10 @@ Attention::Attention(const AttentionOptions& options) : AttentionHeads("attentio
   kernels::check(!options.rope || heads().head_dim % 2 == 0, "attention", "head_dim is ", heads().head_dim,
                  "; must be even with rope");
   kernels::check(options.rope_base > 0, "attention", "rope_base is ", options.rope_base, "; must be positive");
+  StateLayout layout = head_layout();
+  layout.add("window", options.window).add("rope", options.rope);
+  if (options.rope) layout.add("rope_base", options.rope_base);
+  set_layout(layout);
 }
 
 int64_t Attention::state_bytes(int64_t tokens) const {

@@ -40,6 +40,12 @@ AttentionHeads::AttentionHeads(const char* op, const HeadOptions& options) : op_
   b = register_parameter("b", at::full({heads_.heads}, heads_.beta_init));
 }
 
+StateLayout AttentionHeads::head_layout() const {
+  StateLayout layout(op_);
+  layout.add("heads", heads_.heads).add("kv_heads", heads_.kv_heads).add("head_dim", heads_.head_dim);
+  return layout;
+}
+
 AttentionHeads::Projected AttentionHeads::project(const Tensor& x) {
   check_width(op_, x, heads_.width);
   const auto split = [&](const Tensor& y, int64_t heads) { return y.unflatten(-1, {heads, heads_.head_dim}); };

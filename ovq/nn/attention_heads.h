@@ -26,6 +26,8 @@ class AttentionHeads : public Mixer {
   struct Projected {
     Tensor q, k, v;  // [B, T, H, D], [B, T, Hkv, D], [B, T, Hkv, D]
   };
+  // What the states of every attention layer depend on.
+  StateLayout head_layout() const;
   Projected project(const Tensor& x);
   Tensor beta() const;             // [H]
   Tensor output(const Tensor& o);  // [B, T, H, D] -> [B, T, width]

@@ -21,6 +21,13 @@ OvqAttention::OvqAttention(const OvqAttentionOptions& options)
     conv_k = register_module("conv_k", ShortConvolution(ShortConvolutionOptions{heads().kv_heads * heads().head_dim}));
   }
   if (options.value_shift) alpha = register_parameter("alpha", at::zeros({}));
+  const kernels::OvqOptions& d = options.dictionary;  // of which centroids may change
+  StateLayout layout = head_layout();
+  layout.add("chunk", d.chunk).add("growth", ops::to_string(d.growth)).add("total_tokens", d.total_tokens);
+  layout.add("new_centroids", ops::to_string(d.new_centroids)).add("rate", d.rate.value_or(0));
+  layout.add("normalize", d.normalize).add("rope", d.rope).add("rope_base", d.rope_base).add("seed", d.seed);
+  layout.add("value_shift", options.value_shift).add("convolution", options.convolution);
+  set_layout(layout);
 }
 
 void OvqAttention::set_centroids(int64_t centroids) {
@@ -33,12 +40,11 @@ void OvqAttention::set_centroids(int64_t centroids) {
 int64_t OvqAttention::state_bytes(int64_t tokens) const {
   const kernels::OvqOptions& dictionary = options_.dictionary;
   const int64_t dim = heads().head_dim, kv_heads = heads().kv_heads, queries = heads().heads * dim;
-  kernels::OvqState state({1, 1, dim, dim}, dictionary);
-  state.reserve(tokens);
   int64_t floats = 0;
   if (options_.convolution && tokens > 0) floats += 3 * (queries + kv_heads * dim);
   if (options_.value_shift && tokens > 0) floats += 2 * kv_heads * dim;
-  return state.nbytes() * kv_heads + floats * static_cast<int64_t>(sizeof(float));
+  return kernels::OvqState::nbytes_after({1, kv_heads, dim, dim}, dictionary, tokens) +
+         floats * static_cast<int64_t>(sizeof(float));
 }
 
 void OvqAttention::convolve(Projected& p, MixerState* state, const OptionalTensor& cu_seqlens) {
@@ -59,8 +65,8 @@ void OvqAttention::shift_values(Projected& p, MixerState* state, const OptionalT
   if (state != nullptr) {
     Tensor &last_k = state->tensors["shift_k"], &last_v = state->tensors["shift_v"];
     if (last_k.defined()) {
-      before_k = last_k;
-      before_v = last_v;
+      before_k = last_k.to(p.k.scalar_type());
+      before_v = last_v.to(p.v.scalar_type());
     }
     last_k = p.k.narrow(1, p.k.size(1) - 1, 1).clone();  // not a view, which would keep all of k
     last_v = p.v.narrow(1, p.v.size(1) - 1, 1).clone();

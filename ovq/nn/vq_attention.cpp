@@ -61,6 +61,8 @@ Tensor vq_linear_attention(const Tensor& q, const Tensor& index, const Tensor& c
     state.tensors["index"] = index.narrow(1, 0, 0);
     state.tensors["values"] = v.narrow(1, 0, 0);
   }
+  for (const char* name : {"counts", "means"}) state.tensors[name] = state.tensors[name].to(q.scalar_type());
+  state.tensors["values"] = state.tensors["values"].to(v.scalar_type());
   std::vector<Tensor> outputs;
   for (int64_t first = 0; first < q.size(1);) {
     const int64_t row = state.position % chunk, count = std::min(chunk - row, q.size(1) - first);
@@ -93,6 +95,7 @@ VqAttention::VqAttention(const VqAttentionOptions& options) : AttentionHeads("vq
                                                                                   .ema_decay = options.ema_decay,
                                                                                   .commitment = options.commitment}));
   started_ = register_buffer("started", at::zeros({}, at::kLong));
+  set_layout(head_layout().add("codewords", options.codewords).add("chunk", options.chunk));
 }
 
 int64_t VqAttention::state_bytes(int64_t tokens) const {
