@@ -23,12 +23,12 @@ int64_t new_centroid_count(const OvqOptions& options, int64_t size, int64_t toke
 }
 
 int64_t size_after(const OvqOptions& options, int64_t size, int64_t position, int64_t tokens) {
-  const int64_t chunk = options.chunk;
-  const int64_t lag = options.rope ? chunk : 0;
-  for (int64_t end = position - position % chunk + chunk; end <= position + tokens; end += chunk) {
-    if (end > lag) size += new_centroid_count(options, size, end - lag);
-  }
-  return size;
+  const int64_t chunk = options.chunk, lag = options.rope ? chunk : 0;
+  const int64_t written = (position + tokens) / chunk, writes = written - std::max(position, lag) / chunk;
+  if (writes <= 0) return size;
+  // The sum of new_centroid_count over the writes: the target never shrinks and grows by at most a chunk at each, so
+  // the size either stays ahead of it, follows it, or is still a chunk per write behind.
+  return std::max(size, std::min(target_size(options, written * chunk - lag), size + writes * chunk));
 }
 
 int64_t pending_tokens(const OvqOptions& options, int64_t position) {

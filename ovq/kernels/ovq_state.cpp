@@ -38,6 +38,17 @@ int64_t OvqState::nbytes() const {
          best_similarity_.nbytes() + best_centroid_.nbytes();
 }
 
+int64_t OvqState::nbytes_after(const OvqShape& shape, const OvqOptions& options, int64_t tokens) {
+  const int64_t limit = (options.rope ? 2 : 1) * options.chunk, needed = std::min(limit, tokens);
+  const int64_t rows = size_after(options, 0, 0, tokens) + needed, window = std::min(limit, needed + needed / 2);
+  const int64_t key_stride = detail::padded(shape.key_dim), value_stride = detail::padded(shape.value_dim);
+  constexpr int64_t kFloat = sizeof(float), kCounts = sizeof(int64_t) + sizeof(float);
+  const int64_t of_rows = rows * ((key_stride + value_stride) * kFloat + kCounts);
+  const int64_t of_window =
+      window * (kFloat + static_cast<int64_t>(sizeof(int32_t)) + (options.rope ? key_stride * kFloat : 0));
+  return shape.batch * shape.kv_heads * (of_rows + of_window);
+}
+
 View<const float> OvqState::rows(const Buffer<float>& data, int64_t dim, int64_t first, int64_t count) const {
   const int64_t stride = detail::padded(dim);
   return {data.data() == nullptr ? nullptr : data.data() + first * stride,

@@ -42,6 +42,8 @@ class OvqState {
   int64_t size() const { return size_; }  // n
   int64_t pending() const { return pending_tokens(options_, position_); }
   int64_t nbytes() const;
+  // Of a state that has seen `tokens` tokens in one call.
+  static int64_t nbytes_after(const OvqShape& shape, const OvqOptions& options, int64_t tokens);
 
   View<const float> keys() const;            // [B, n, Hkv, dk]
   View<const float> values() const;          // [B, n, Hkv, dv]

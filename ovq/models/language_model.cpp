@@ -91,6 +91,8 @@ void LanguageModel::start_by_copying() {
 template <class Mix>
 Tensor LanguageModel::run(const Tensor& tokens, Mix&& mix) {
   kernels::check(tokens.dim() == 2, "model", "tokens has ", tokens.dim(), " dimensions; must have 2: [batch, time]");
+  TORCH_CHECK_TYPE(tokens.scalar_type() == at::kLong || tokens.scalar_type() == at::kInt, "[model] tokens has dtype ",
+                   tokens.scalar_type(), "; must be int64 or int32");
   Tensor x = embed(tokens);
   for (size_t layer = 0; layer < blocks_.size(); ++layer) {
     Block& block = *blocks_[layer];
@@ -108,6 +110,9 @@ Tensor LanguageModel::hidden(const Tensor& tokens, ModelState& state) {
   if (state.layers.empty()) state.layers.resize(blocks_.size());
   kernels::check(state.layers.size() == blocks_.size(), "model", "state has ", state.layers.size(),
                  " layers; must have ", blocks_.size());
+  for (size_t layer = 0; layer < blocks_.size() && tokens.dim() == 2; ++layer) {  // before any of them moves on
+    blocks_[layer]->mixer->check_state(state.layers[layer], tokens.size(0));
+  }
   return run(tokens,
              [&](size_t layer, nn::Mixer& mixer, const Tensor& x) { return mixer.forward(x, state.layers[layer]); });
 }

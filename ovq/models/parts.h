@@ -1,6 +1,8 @@
 // The tensors and parts of a module by name, as Python sees them and may replace them for a call.
 #pragma once
 
+#include <torch/custom_class.h>
+
 #include <map>
 #include <memory>
 #include <nlohmann/json_fwd.hpp>

@@ -79,6 +79,7 @@ ModelState to_continue(const ModelState& from) {
   for (const nn::MixerState& layer : from.layers) {
     nn::MixerState& own = copy.layers.emplace_back();
     own.position = layer.position;
+    own.layout = layer.layout;
     own.tensors = layer.tensors;
     own.ovq = layer.ovq;
   }
@@ -216,7 +217,15 @@ void define_module(torch::class_<Handle>& definition) {
       .def("buffers", [](const Self& self) { return to_dict(self->module().named_buffers()); })
       .def("parts", [](const Self& self) { return self->names().describe().dump(); })
       .def("train", [](const Self& self, bool on) { self->module().train(on); })
-      .def("state_bytes", [](const Self& self, int64_t tokens) { return self->module().state_bytes(tokens); })
+      .def("state_bytes",
+           [](const Self& self, int64_t tokens) {
+             constexpr int64_t most = int64_t{1} << 48;
+             return with_value_errors([&] {
+               kernels::check(tokens >= 0 && tokens <= most, Handle::kOp, "tokens is ", tokens, "; must be in [0, ",
+                              most, "]");
+               return self->module().state_bytes(tokens);
+             });
+           })
       .def("set_centroids",
            [](const Self& self, int64_t centroids) { with_value_errors([&] { self->set_centroids(centroids); }); })
       .def("begin_step", [](const Self& self, int64_t step,

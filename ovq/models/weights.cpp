@@ -119,6 +119,7 @@ PackedState pack(const ModelState& state) {
   for (size_t layer = 0; layer < layers.size(); ++layer) {
     const std::string prefix = "layers." + std::to_string(layer) + ".";
     packed.metadata[prefix + "position"] = std::to_string(layers[layer].position);
+    if (!layers[layer].layout.empty()) packed.metadata[prefix + "layout"] = layers[layer].layout;
     for (const auto& [name, tensor] : layers[layer].tensors) packed.tensors[prefix + name] = tensor;
     if (layers[layer].ovq) packed.tensors[prefix + "ovq"] = layers[layer].ovq->to_bytes();
   }
@@ -142,6 +143,7 @@ ModelState unpack(const PackedState& packed, const std::string& source) {
     const std::string prefix = "layers." + std::to_string(layer) + ".";
     nn::MixerState& own = state.layers.emplace_back();
     own.position = number(prefix + "position");
+    if (const auto at = packed.metadata.find(prefix + "layout"); at != packed.metadata.end()) own.layout = at->second;
     for (auto at = packed.tensors.lower_bound(prefix); at != packed.tensors.end() && at->first.starts_with(prefix);
          ++at) {
       const std::string name = at->first.substr(prefix.size());

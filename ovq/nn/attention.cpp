@@ -12,6 +12,10 @@ Attention::Attention(const AttentionOptions& options) : AttentionHeads("attentio
   kernels::check(!options.rope || heads().head_dim % 2 == 0, "attention", "head_dim is ", heads().head_dim,
                  "; must be even with rope");
   kernels::check(options.rope_base > 0, "attention", "rope_base is ", options.rope_base, "; must be positive");
+  StateLayout layout = head_layout();
+  layout.add("window", options.window).add("rope", options.rope);
+  if (options.rope) layout.add("rope_base", options.rope_base);
+  set_layout(layout);
 }
 
 int64_t Attention::state_bytes(int64_t tokens) const {

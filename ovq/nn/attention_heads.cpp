@@ -46,6 +46,13 @@ AttentionHeads::AttentionHeads(const char* op, const HeadOptions& options) : op_
   if (heads_.value_shift) alpha = register_parameter("alpha", at::zeros({}));
 }
 
+StateLayout AttentionHeads::head_layout() const {
+  StateLayout layout(op_);
+  layout.add("heads", heads_.heads).add("kv_heads", heads_.kv_heads).add("head_dim", heads_.head_dim);
+  layout.add("value_shift", heads_.value_shift).add("convolution", heads_.convolution);
+  return layout;
+}
+
 AttentionHeads::Inputs AttentionHeads::attention_inputs(const Tensor& x, MixerState* state,
                                                         const OptionalTensor& cu_seqlens) {
   check_width(op_, x, heads_.width);
@@ -71,8 +78,8 @@ Tensor AttentionHeads::shifted(const Tensor& x, const char* name, MixerState* st
   Tensor before = x.narrow(1, 0, 1);
   if (state != nullptr) {
     Tensor& last = state->tensors[name];
-    if (last.defined()) before = last;
-    last = x.narrow(1, time - 1, 1).clone();  // not a view, which would keep all of x
+    if (last.defined()) before = last.to(x.scalar_type());  // autocast may have begun or ended since
+    last = x.narrow(1, time - 1, 1).clone();                // not a view, which would keep all of x
   }
   const Tensor all = at::cat({before, x}, 1);
   const std::vector<int64_t> offsets = offsets_of(cu_seqlens);

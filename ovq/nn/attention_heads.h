@@ -31,6 +31,8 @@ class AttentionHeads : public Mixer {
   struct Inputs {
     Tensor q, k, v;  // [B, T, H, D], [B, T, Hkv, D], [B, T, Hkv, D]
   };
+  // What the states of every attention layer depend on.
+  StateLayout head_layout() const;
   // What the attention sees of x: projected, convolved, of unit norm, shifted. `state` (or null) carries what
   // convolution and shift need of the tokens before x.
   Inputs attention_inputs(const Tensor& x, MixerState* state, const OptionalTensor& cu_seqlens);

@@ -226,7 +226,7 @@ RecurrenceResult step(const GatedDeltaInputs& in) {
 RecurrenceResult gated_delta(const GatedDeltaInputs& inputs) {
   const GatedDeltaInputs in = prepare(inputs);
   RecurrenceResult result;
-  if (in.q.numel() == 0 || in.v.numel() == 0) {
+  if (in.q.numel() == 0 || in.v.numel() == 0 || in.q.is_meta()) {
     result = {.o = at::zeros_like(in.v), .state = in.state};
   } else if (decodes(in.q)) {
     result = step(in);

@@ -50,6 +50,7 @@ GatedDeltaNet::GatedDeltaNet(const GatedDeltaNetOptions& options)
   A_log_ = register_parameter("A_log", A_log_);
   dt_bias_ = register_parameter("dt_bias", dt_bias_);
   register_module("norm", norm_);
+  set_layout(recurrence_layout("gdn", options));
 }
 
 int64_t GatedDeltaNet::state_bytes(int64_t) const {

@@ -39,6 +39,7 @@ LinearAttentionMixer::LinearAttentionMixer(const LinearAttentionMixerOptions& op
   register_module("conv_k", conv_k_);
   register_module("conv_v", conv_v_);
   register_module("norm", norm_);
+  set_layout(recurrence_layout("linear", options));
 }
 
 int64_t LinearAttentionMixer::state_bytes(int64_t) const {

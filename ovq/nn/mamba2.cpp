@@ -51,6 +51,9 @@ Mamba2::Mamba2(const Mamba2Options& options)
   dt_bias_ = register_parameter("dt_bias", dt_bias_);
   D_ = register_parameter("D", D_);
   register_module("norm", norm_);
+  StateLayout layout(kMamba2);
+  layout.add("heads", options_.heads).add("head_dim", options_.head_dim).add("state", options_.state);
+  set_layout(layout.add("groups", options_.groups).add("conv_width", options_.conv_width));
 }
 
 int64_t Mamba2::state_bytes(int64_t) const {

@@ -47,6 +47,7 @@ MesaNet::MesaNet(const MesaNetOptions& options)
   register_module("conv_k", conv_k_);
   lambda_ = register_parameter("lambda", lambda_);
   register_module("norm", norm_);
+  set_layout(recurrence_layout("mesa", options));
 }
 
 int64_t MesaNet::state_bytes(int64_t) const {

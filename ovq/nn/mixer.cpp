@@ -7,6 +7,8 @@ namespace {
 
 void check(const Tensor& x) {
   if (x.dim() != 3) kernels::fail("mixer", "x has ", x.dim(), " dimensions; must have 3: [batch, time, width]");
+  TORCH_CHECK_TYPE(at::isFloatingType(x.scalar_type()), "[mixer] x has dtype ", x.scalar_type(),
+                   "; must be a floating one");
 }
 
 }  // namespace
@@ -20,9 +22,27 @@ int64_t MixerState::nbytes() const {
 MixerState MixerState::clone() const {
   MixerState copy;
   copy.position = position;
+  copy.layout = layout;
   if (ovq) copy.ovq = ovq->detach()->clone();
   for (const auto& [name, tensor] : tensors) copy.tensors[name] = tensor.detach().clone();
   return copy;
+}
+
+void Mixer::check_state(const MixerState& state, int64_t batch) const {
+  if (!state.layout.empty() && !layout_.empty() && state.layout != layout_) {
+    kernels::fail("mixer", "state is that of another mixer, ", state.layout, "; must be ", layout_);
+  }
+  for (const auto& [name, tensor] : state.tensors) {
+    kernels::check(!tensor.defined() || tensor.size(0) == batch, "mixer", "state is for batch ",
+                   tensor.defined() ? tensor.size(0) : 0, "; x has batch ", batch);
+  }
+}
+
+Tensor Mixer::mix_on(const Tensor& x, MixerState& state) {
+  check_state(state, x.size(0));
+  Tensor y = mix(x, &state, {});
+  if (state.layout.empty()) state.layout = layout_;
+  return y;
 }
 
 Tensor Mixer::forward(const Tensor& x, const OptionalTensor& cu_seqlens) {
@@ -32,13 +52,13 @@ Tensor Mixer::forward(const Tensor& x, const OptionalTensor& cu_seqlens) {
 
 Tensor Mixer::forward(const Tensor& x, MixerState& state) {
   check(x);
-  return mix(x, &state, {});
+  return mix_on(x, state);
 }
 
 Tensor Mixer::step(const Tensor& x, MixerState& state) {
   check(x);
   const torch::NoGradGuard no_grad;
-  return mix(x, &state, {});
+  return mix_on(x, state);
 }
 
 }  // namespace ovq::nn

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <map>
+#include <sstream>
 #include <string>
 
 #include "ovq/ops/ovq_state.h"
@@ -22,9 +23,25 @@ struct MixerState {
   int64_t position = 0;                   // tokens seen
   std::map<std::string, Tensor> tensors;  // by name, [B, ...]
   c10::intrusive_ptr<ops::State> ovq;     // the dictionary of OVQ-attention, if the mixer has one
+  std::string layout;  // of the mixer that made it; empty: none has, or it comes from a file that does not say
 
   int64_t nbytes() const;    // memory held, room to grow included
   MixerState clone() const;  // independent, outside of the autograd graph
+};
+
+// What states depend on, as text: "gdn heads=2 key_dim=128 ..."
+class StateLayout {
+ public:
+  explicit StateLayout(const char* kind) { text_ << kind; }
+  template <class T>
+  StateLayout& add(const char* name, const T& value) {
+    text_ << ' ' << name << '=' << value;
+    return *this;
+  }
+  std::string text() const { return text_.str(); }
+
+ private:
+  std::ostringstream text_;
 };
 
 class Mixer : public torch::nn::Module {
@@ -38,6 +55,10 @@ class Mixer : public torch::nn::Module {
 
   // Decode, mostly T = 1: moves `state` on, in place where that saves memory traffic. No autograd.
   Tensor step(const Tensor& x, MixerState& state);
+
+  // std::invalid_argument unless `state` is one of this mixer's, for so many sequences, or stands before the first
+  // token.
+  void check_state(const MixerState& state, int64_t batch) const;
 
   // Bytes of the state of one sequence that a pass over `tokens` tokens without gradients leaves, in float. Token by
   // token the state has other room to grow in: at most a quarter more.
@@ -63,6 +84,14 @@ class Mixer : public torch::nn::Module {
   // The one implementation behind the three above. state: null when not asked for. Never both a state and cu_seqlens.
   // Works with gradients on or off; tensors in `state` are replaced, not written to, while gradients are on.
   virtual Tensor mix(const Tensor& x, MixerState* state, const OptionalTensor& cu_seqlens) = 0;
+
+  // Of the states of this mixer: those of other layouts are refused. Set by the constructor.
+  void set_layout(const StateLayout& layout) { layout_ = layout.text(); }
+
+ private:
+  Tensor mix_on(const Tensor& x, MixerState& state);
+
+  std::string layout_;
 };
 
 }  // namespace ovq::nn

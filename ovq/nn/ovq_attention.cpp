@@ -12,6 +12,12 @@ OvqAttention::OvqAttention(const OvqAttentionOptions& options)
   kernels::check(!options.dictionary.rope || heads().head_dim % 2 == 0, "ovq", "head_dim is ", heads().head_dim,
                  "; must be even with rope");
   kernels::check_options("ovq", options.dictionary, heads().head_dim);
+  const kernels::OvqOptions& d = options.dictionary;  // of which centroids may change
+  StateLayout layout = head_layout();
+  layout.add("chunk", d.chunk).add("growth", ops::to_string(d.growth)).add("total_tokens", d.total_tokens);
+  layout.add("new_centroids", ops::to_string(d.new_centroids)).add("rate", d.rate.value_or(0));
+  layout.add("normalize", d.normalize).add("rope", d.rope).add("rope_base", d.rope_base).add("seed", d.seed);
+  set_layout(layout);
 }
 
 void OvqAttention::set_centroids(int64_t centroids) {
@@ -23,10 +29,8 @@ void OvqAttention::set_centroids(int64_t centroids) {
 
 int64_t OvqAttention::state_bytes(int64_t tokens) const {
   const kernels::OvqOptions& dictionary = options_.dictionary;
-  const int64_t dim = heads().head_dim;
-  kernels::OvqState state({1, 1, dim, dim}, dictionary);
-  state.reserve(tokens);
-  return state.nbytes() * heads().kv_heads + input_state_bytes(tokens);
+  const int64_t dim = heads().head_dim, kv_heads = heads().kv_heads;
+  return kernels::OvqState::nbytes_after({1, kv_heads, dim, dim}, dictionary, tokens) + input_state_bytes(tokens);
 }
 
 Tensor OvqAttention::attend(const Inputs& in, MixerState* state, const OptionalTensor& cu_seqlens) {

@@ -6,6 +6,15 @@
 
 namespace ovq::nn {
 
+namespace {
+
+void check_device(const char* op, const char* name, const at::Tensor& x, const at::Tensor& weight) {
+  TORCH_CHECK_TYPE(x.device() == weight.device(), "[", op, "] ", name, " is on ", x.device(),
+                   "; must be on the weight's ", weight.device());
+}
+
+}  // namespace
+
 at::Tensor ProjectionImpl::forward(const at::Tensor& x) {
   if (const PartCall* call = call_of(*this)) return (*call)(x, {}, {});
   const at::Tensor& w = current(weight);
@@ -14,12 +23,15 @@ at::Tensor ProjectionImpl::forward(const at::Tensor& x) {
     TORCH_CHECK_TYPE(autocast, "[projection] x has dtype ", x.scalar_type(), "; must be the weight's ",
                      w.scalar_type());
   }
+  check_device("projection", "x", x, w);
   return at::linear(x, w, current(bias));
 }
 
 at::Tensor TokenEmbeddingImpl::forward(const at::Tensor& tokens) {
   if (const PartCall* call = call_of(*this)) return (*call)(tokens, {}, {});
-  return at::embedding(current(weight), tokens);
+  const at::Tensor& w = current(weight);
+  check_device("model", "tokens", tokens, w);
+  return at::embedding(w, tokens);
 }
 
 }  // namespace ovq::nn

@@ -209,6 +209,7 @@ Tensor ShortConvolutionImpl::forward(const Tensor& x, const OptionalTensor& cu_s
 
 Tensor ShortConvolutionImpl::forward(const Tensor& x, Tensor& before) {
   const int64_t kept = options_.width - 1, time = x.size(1);
+  if (before.defined()) before = before.to(x.scalar_type());  // autocast may have begun or ended since
   const Tensor y = convolved(x, before, {});
   if (time >= kept) {
     before = x.narrow(1, time - kept, kept).clone(at::MemoryFormat::Contiguous);  // a view would keep all of x alive

@@ -220,6 +220,7 @@ Tensor VectorQuantizer::start_statistics(int64_t rank, int64_t ranks) {
 
 bool VectorQuantizer::end_step() {
   const torch::NoGradGuard no_grad;
+  if (this->codebook.is_meta()) drop_step();
   const Tensor codebook = current(this->codebook), unused = current(this->unused);
   const Tensor ema_counts = current(this->ema_counts), ema_sums = current(this->ema_sums);
   if (!start_.defined() && !collected_.empty()) start_statistics(0, 1);

@@ -20,6 +20,7 @@ bool inside_backward() { return torch::autograd::get_current_graph_task_exec_inf
 
 // A number that two tensors share if they have the same elements, and else hardly ever.
 uint64_t fingerprint(const Tensor& x) {
+  if (x.is_meta()) return 0;
   const Tensor flat = x.detach().to(at::kCPU, at::kFloat).contiguous();
   const auto* words = reinterpret_cast<const uint32_t*>(flat.data_ptr<float>());
   uint64_t hash = static_cast<uint64_t>(flat.numel());
@@ -83,6 +84,8 @@ Tensor vq_linear_attention(const Tensor& given_q, const Tensor& index, const Ten
     state.tensors["index"] = index.narrow(1, 0, 0);
     state.tensors["values"] = v.narrow(1, 0, 0);
   }
+  for (const char* name : {"counts", "means"}) state.tensors[name] = state.tensors[name].to(q.scalar_type());
+  state.tensors["values"] = state.tensors["values"].to(v.scalar_type());
   std::vector<Tensor> outputs;
   for (int64_t first = 0; first < q.size(1);) {
     const int64_t row = state.position % chunk, count = std::min(chunk - row, q.size(1) - first);
@@ -116,6 +119,7 @@ VqAttention::VqAttention(const VqAttentionOptions& options) : AttentionHeads("vq
                                                                                   .ema_decay = options.ema_decay,
                                                                                   .commitment = options.commitment}));
   started_ = register_buffer("started", at::zeros({}, at::kLong));
+  set_layout(head_layout().add("codewords", options.codewords).add("chunk", options.chunk));
 }
 
 int64_t VqAttention::state_bytes(int64_t tokens) const {
@@ -127,7 +131,10 @@ int64_t VqAttention::state_bytes(int64_t tokens) const {
   return heads().kv_heads * (dictionary + window * token) + input_state_bytes(tokens);
 }
 
-bool VqAttention::started() const { return current(started_).item<int64_t>() != 0; }
+bool VqAttention::started() const {
+  const Tensor& started = current(started_);
+  return started.is_meta() || started.item<int64_t>() != 0;
+}
 
 void VqAttention::start() { current(started_).fill_(1); }
 

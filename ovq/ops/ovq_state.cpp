@@ -32,6 +32,14 @@ std::array<Tensor*, 5> tensors_of(PlainState& state) {
   return {&state.keys, &state.values, &state.counts, &state.pending_keys, &state.pending_values};
 }
 
+c10::intrusive_ptr<State> read_all(const char* op, std::istream& in) {
+  auto state = std::make_shared<kernels::OvqState>(kernels::OvqState::read(in));
+  if (in.peek() != std::istream::traits_type::eof()) {
+    throw std::runtime_error(std::string("[") + op + "] bytes follow the end of the state; must be the state alone");
+  }
+  return c10::make_intrusive<State>(std::move(state), StateTensors{});
+}
+
 }  // namespace
 
 StateTensors views_of(const std::shared_ptr<kernels::OvqState>& state) {
@@ -118,7 +126,7 @@ void State::save(const std::string& path) const {
 c10::intrusive_ptr<State> State::load(const std::string& path) {
   std::ifstream in(path, std::ios::binary);
   if (!in) throw std::runtime_error("[State.load] cannot open '" + path + "'");
-  return c10::make_intrusive<State>(std::make_shared<kernels::OvqState>(kernels::OvqState::read(in)), StateTensors{});
+  return read_all("State.load", in);
 }
 
 Tensor State::to_bytes() const {
@@ -136,7 +144,7 @@ c10::intrusive_ptr<State> State::from_bytes(const Tensor& bytes) {
                    bytes.scalar_type(), "; must be uint8 on the CPU");
   const Tensor flat = bytes.contiguous();
   std::istringstream in(std::string(reinterpret_cast<const char*>(flat.data_ptr<uint8_t>()), flat.numel()));
-  return c10::make_intrusive<State>(std::make_shared<kernels::OvqState>(kernels::OvqState::read(in)), StateTensors{});
+  return read_all("State.from_bytes", in);
 }
 
 }  // namespace ovq::ops

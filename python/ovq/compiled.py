@@ -249,6 +249,11 @@ class CompiledModule(Part):
                 held.update((name, own[id(x)][1]) for name, x in held.items() if id(x) in own)
         self._link(handle)
 
+    def __copy__(self) -> "CompiledModule":
+        other = type(self).__new__(type(self))  # shares everything, as copies of other modules do
+        other.__dict__.update(self.__dict__)
+        return other
+
     def __deepcopy__(self, memo: Dict[int, Any]) -> "CompiledModule":
         other = memo[id(self)] = type(self).__new__(type(self))
         handle = self._new_handle(self.config)

@@ -64,6 +64,53 @@ TEST(OvqState, KnowsItsPosition) {
   }
 }
 
+// Chunk by chunk, as the kernels write.
+int64_t size_by_chunks(const OvqOptions& options, int64_t size, int64_t position, int64_t tokens) {
+  const int64_t chunk = options.chunk, lag = options.rope ? chunk : 0;
+  for (int64_t end = position - position % chunk + chunk; end <= position + tokens; end += chunk) {
+    if (end > lag) size += new_centroid_count(options, size, end - lag);
+  }
+  return size;
+}
+
+TEST(OvqState, SizeAfterManyTokensEqualsThatChunkByChunk) {
+  for (const Growth growth : {Growth::plateau, Growth::linear, Growth::all}) {
+    for (const int64_t chunk : {1, 3, 8, 128}) {
+      for (const int64_t centroids : {1, 2, 7, 40, 5000}) {
+        for (const int64_t total : {1, 30, 700}) {
+          for (const bool rope : {false, true}) {
+            const OvqOptions options{
+                .chunk = chunk, .centroids = centroids, .growth = growth, .total_tokens = total, .rope = rope};
+            // Sizes behind and ahead of the target too: the limit may have changed.
+            for (const int64_t size : {0, 1, 5, 39, 200}) {
+              for (const int64_t position : {0, 1, 8, 127, 300}) {
+                for (const int64_t tokens : {0, 1, 2, 7, 8, 9, 128, 511, 2000}) {
+                  ASSERT_EQ(size_after(options, size, position, tokens),
+                            size_by_chunks(options, size, position, tokens))
+                      << chunk << " " << centroids << " " << total << " " << rope << " " << size << " " << position
+                      << " " << tokens;
+                }
+              }
+            }
+          }
+        }
+      }
+    }
+  }
+  EXPECT_EQ(size_after({.chunk = 4, .centroids = 6}, 0, 0, int64_t{1} << 40), 6);
+}
+
+TEST(OvqState, BytesAreKnownBeforehand) {
+  for (const bool rope : {false, true}) {
+    const OvqCase problem_case = small_case({.chunk = 8, .centroids = 10, .rope = rope});
+    const OvqProblem problem(problem_case);
+    for (const int64_t tokens : {0, 1, 7, 8, 13, 61}) {
+      const OvqState state = state_after(problem, tokens);
+      EXPECT_EQ(state.nbytes(), OvqState::nbytes_after(state.shape(), state.options(), tokens)) << tokens;
+    }
+  }
+}
+
 TEST(OvqState, HoldsPendingTokensInTheirOriginalForm) {
   for (const bool rope : {false, true}) {
     const OvqProblem problem({.tokens = 61, .options = {.chunk = 8, .centroids = 10, .rope = rope}});

@@ -134,6 +134,22 @@ def test_double_and_frozen():
     assert torch.equal(model.float()(tokens), logits)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.bool, torch.uint8, torch.int8, torch.int16])
+def test_dtypes_of_tokens(dtype):
+    model, tokens = make().eval(), make_tokens()
+    state = model(tokens, return_state=True)[1]
+    wrong = tokens.to(dtype)
+    for call in (
+        lambda: model(wrong),
+        lambda: model.hidden(wrong),
+        lambda: model(wrong, state=state),
+        lambda: model.step(wrong, state),
+    ):
+        with pytest.raises(TypeError, match=r"\[model\] tokens has dtype .*; must be int64 or int32"):
+            call()
+    assert torch.equal(model(tokens.int()), model(tokens))
+
+
 def test_errors(tmp_path):
     model = make()
     with pytest.raises(ValueError, match="unknown field"):

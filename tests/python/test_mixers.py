@@ -200,6 +200,18 @@ def test_state_bytes(name):
         _, state = layer(x, return_state=True)
     assert state.nbytes <= 2 * layer.state_bytes(TIME) + 4096 * len(state.tensors)
     assert "Mixer" not in repr(layer) and f"dim={DIM}" in repr(layer)
+    assert repr(state).startswith(f"MixerState(position={TIME}, nbytes=")
+
+
+@every_mixer
+def test_state_bytes_of_any_length(name):
+    layer = make(name)
+    bytes = [layer.state_bytes(tokens) for tokens in (2**20, 2**30, 2**40, 2**48)]
+    assert bytes == sorted(bytes) and bytes[0] > 0
+    assert (bytes[0] == bytes[3]) == (name not in ("attention", "attention more"))
+    for tokens in (-1, 2**48 + 1):
+        with pytest.raises(ValueError, match=rf"\[mixer\] tokens is {tokens}; must be in \[0, 281474976710656\]"):
+            layer.state_bytes(tokens)
 
 
 def test_deepcopy_keeps_optimizers_and_additions():
@@ -260,14 +272,17 @@ def test_bad_types():
         layer.step(x, ovq.MixerState(), cu_seqlens=torch.tensor([0, 3]))
 
 
-def test_a_state_of_another_mixer():
-    x = make_input()
-    with torch.no_grad():
-        _, state = make("ovq")(x, return_state=True)
-        for other in ("attention", "gdn", "mamba2"):
-            with pytest.raises(ValueError, match="another mixer"):
-                make(other)(x, state=state)
-    assert "position=23" in repr(state)
+@every_mixer
+def test_wrong_dtypes(name):
+    layer, x = make(name), make_input()
+    with pytest.raises(TypeError, match=r"\[mixer\] x has dtype Long; must be a floating one"):
+        layer(x.long())
+    with pytest.raises(TypeError, match=r"\[projection\] x has dtype Double; must be the weight's Float"):
+        layer(x.double())
+    with pytest.raises(TypeError, match=r"cu_seqlens has dtype Float; must be an integer one"):
+        layer(x[:1], cu_seqlens=torch.tensor([0.0, TIME]))
+    with pytest.raises(ValueError, match=r"cu_seqlens has 2 dimensions; must have 1"):
+        layer(x[:1], cu_seqlens=torch.tensor([[0, TIME]]))
 
 
 def test_damaged_states(tmp_path):

@@ -457,6 +457,14 @@ def test_conversions(way):
     assert all(module.training for module in layer.modules())
 
 
+def test_shallow_copies_share_everything():
+    layer, x = make("gdn"), make_input()
+    other = copy.copy(layer)
+    assert all(a is b for a, b in zip(layer.parameters(), other.parameters()))
+    loss_of(other(x)).backward()
+    assert layer._unchanged() and all(p.grad is not None for p in layer.parameters())
+
+
 def test_copies_of_optimizers():
     layer = make("gdn")
     layer.v_proj = LoRA(layer.v_proj)

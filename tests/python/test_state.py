@@ -237,6 +237,14 @@ def test_damaged_files(tmp_path):
     path = tmp_path / "state.ovq"
     state.save(path)
     data = bytearray(path.read_bytes())
+    for more in (b"\0", b"OVQSTATE", bytes(data)):
+        path.write_bytes(bytes(data) + more)
+        with pytest.raises(ValueError, match=r"\[State.load\] bytes follow the end of the state; must be the state alone"):
+            ovq.State.load(path)
+    function, (stored,) = state.__reduce__()
+    with pytest.raises(ValueError, match=r"\[State.from_bytes\] bytes follow"):
+        function(torch.cat([stored, stored[:1]]))
+    assert same_state(function(stored), state)
     data[len(data) // 2] ^= 1
     for damaged in (b"", data[:20], data[:-1], data):
         path.write_bytes(damaged)
