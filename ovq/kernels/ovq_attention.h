@@ -24,6 +24,7 @@ struct OvqInputs {
   View<const float> k;          // [B, T, Hkv, dk], Hq a multiple of Hkv: query head h reads kv head h / (Hq / Hkv)
   View<const float> v;          // [B, T, Hkv, dv]
   std::span<const float> beta;  // [Hq], finite
+  View<const float> weights;    // [B, T, Hkv, 1], positive and finite; given if and only if options.weighted
   OvqOptions options;
   // Packed sequences: B = 1 and sequence s holds the tokens cu_seqlens[s] ... cu_seqlens[s + 1] - 1. Empty: not packed.
   std::span<const int64_t> cu_seqlens;

@@ -10,6 +10,7 @@ std::vector<OvqSequence> check_ovq(const char* op, const OvqInputs& in, std::spa
   check_inputs(op, in.q, in.k, in.v, in.beta);
   check(in.k.time == in.q.time, op, "k has time ", in.k.time, "; must equal q's ", in.q.time);
   check_options(op, in.options, in.q.dim);
+  check(!in.options.weighted, op, "weights are given; only the composed path takes them");
   const std::vector<Sequence> tokens = check_sequences(op, in.q.batch, in.q.time, in.cu_seqlens);
   const bool packed = !in.cu_seqlens.empty();
   const int64_t expected = packed ? static_cast<int64_t>(tokens.size()) : 1;

@@ -37,7 +37,7 @@ void expect_counts_match(const OvqInputs& inputs, std::span<const OvqState> actu
     const int64_t sequence = static_cast<int64_t>(i) / kv_heads, head = static_cast<int64_t>(i) % kv_heads;
     const bool packed = !inputs.cu_seqlens.empty();
     const auto counts = actual[packed ? sequence : 0].counts(packed ? 0 : sequence, head);
-    EXPECT_EQ(std::vector<int64_t>(counts.begin(), counts.end()), truth.results[i].state.dictionary.counts);
+    EXPECT_EQ(std::vector<double>(counts.begin(), counts.end()), truth.results[i].state.dictionary.counts);
   }
 }
 

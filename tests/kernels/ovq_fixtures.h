@@ -108,7 +108,7 @@ struct OvqForward {
 
 inline OvqForward run_forward(const OvqInputs& inputs, std::span<OvqState> states = {},
                               std::span<const int32_t> forced = {}, Layout layout = Layout::dense) {
-  const auto& [q, k, v, beta, options, cu_seqlens] = inputs;
+  const auto& [q, k, v, beta, weights, options, cu_seqlens] = inputs;
   OvqForward forward{Tensor({q.batch, q.time, q.heads, v.dim}, layout), Tensor({q.batch, q.time, q.heads, 1}, layout),
                      std::vector<int32_t>(ovq_assignment_count(inputs, states), 12345)};
   ovq_attention_forward(inputs, {forward.o.view(), forward.lse.view(), forward.assignments}, states, forced);
