@@ -53,6 +53,7 @@ void visit(Visitor& field, nn::OvqAttentionOptions& o) {
   d.seed = static_cast<uint64_t>(seed);
   field("value_shift", o.value_shift);
   field("convolution", o.convolution);
+  field("weighted_writes", o.weighted_writes);
 }
 
 template <class Visitor>

@@ -12,14 +12,21 @@ namespace ovq::nn {
 OvqAttention::OvqAttention(const OvqAttentionOptions& options)
     : AttentionHeads("ovq", options.heads), options_(options) {
   options_.heads = heads();
+  options_.dictionary.weighted = options.weighted_writes;
   kernels::check(!options.dictionary.rope || heads().head_dim % 2 == 0, "ovq", "head_dim is ", heads().head_dim,
                  "; must be even with rope");
-  kernels::check_options("ovq", options.dictionary, heads().head_dim);
+  kernels::check_options("ovq", options_.dictionary, heads().head_dim);
   if (options.convolution) {
     conv_q = register_module("conv_q", ShortConvolution(ShortConvolutionOptions{heads().heads * heads().head_dim}));
     conv_k = register_module("conv_k", ShortConvolution(ShortConvolutionOptions{heads().kv_heads * heads().head_dim}));
   }
   if (options.value_shift) alpha = register_parameter("alpha", at::zeros({}));
+  if (options.weighted_writes) {
+    w_gate = register_module("w_gate", torch::nn::Linear(heads().width, heads().kv_heads));
+    const torch::NoGradGuard no_grad;
+    w_gate->weight.zero_();
+    w_gate->bias.fill_(3.0);  // every token counts about the same
+  }
 }
 
 void OvqAttention::set_centroids(int64_t centroids) {
@@ -36,7 +43,7 @@ int64_t OvqAttention::state_bytes(int64_t tokens) const {
   state.reserve(tokens);
   int64_t floats = 0;
   if (options_.convolution && tokens > 0) floats += 3 * (queries + kv_heads * dim);
-  if (options_.value_shift && tokens > 0) floats += 2 * kv_heads * dim;
+  if (options_.value_shift && tokens > 0) floats += 2 * kv_heads * dim + (options_.weighted_writes ? kv_heads : 0);
   return state.nbytes() * kv_heads + floats * static_cast<int64_t>(sizeof(float));
 }
 
@@ -80,13 +87,38 @@ void OvqAttention::shift_values(Projected& p, MixerState* state, const OptionalT
   p.v = share * shifted_v + (1 - share) * p.v;
 }
 
-Tensor OvqAttention::attend(const Projected& p, MixerState* state, const OptionalTensor& cu_seqlens) {
-  if (state == nullptr) return ops::ovq_attention(p.q, p.k, p.v, beta(), options_.dictionary, cu_seqlens);
+OptionalTensor OvqAttention::write_weights(const Tensor& x, MixerState* state, const OptionalTensor& cu_seqlens) {
+  if (!options_.weighted_writes) return {};
+  const Tensor weights = at::sigmoid(w_gate(x)).clamp_min(1e-6);  // [B, T, Hkv]
+  const int64_t time = x.size(1);
+  if (!options_.value_shift || time == 0) return weights;
+  // The weight of the token before; at the start of a sequence its own.
+  Tensor before = weights.narrow(1, 0, 1);
+  if (state != nullptr) {
+    Tensor& last = state->tensors["shift_w"];
+    if (last.defined()) before = last;
+    last = weights.narrow(1, time - 1, 1).clone();
+  }
+  const Tensor all = at::cat({before, weights}, 1);
+  const Tensor from = at::arange(time, at::kLong);
+  if (const std::vector<int64_t> offsets = offsets_of(cu_seqlens); !offsets.empty()) {
+    for (const auto& sequence : kernels::check_sequences("ovq", x.size(0), time, offsets)) {
+      if (sequence.length > 0) from[sequence.first] += 1;
+    }
+  }
+  return all.index_select(1, from.to(x.device()));
+}
+
+Tensor OvqAttention::attend(const Projected& p, const OptionalTensor& weights, MixerState* state,
+                            const OptionalTensor& cu_seqlens) {
+  if (state == nullptr) return ops::ovq_attention(p.q, p.k, p.v, beta(), options_.dictionary, cu_seqlens, weights);
   const bool same_limit = state->ovq && state->ovq->options().centroids == options_.dictionary.centroids;
-  if (same_limit && !at::GradMode::is_enabled()) return ops::ovq_step(p.q, p.k, p.v, beta(), {state->ovq});
+  if (same_limit && !at::GradMode::is_enabled()) {
+    return ops::ovq_step(p.q, p.k, p.v, beta(), {state->ovq}, {}, weights);
+  }
   const std::vector<ops::StatePtr> states =
       state->ovq ? std::vector<ops::StatePtr>{state->ovq} : std::vector<ops::StatePtr>{};
-  auto result = ops::ovq_attention_with_state(p.q, p.k, p.v, beta(), options_.dictionary, {}, states);
+  auto result = ops::ovq_attention_with_state(p.q, p.k, p.v, beta(), options_.dictionary, {}, states, weights);
   state->ovq = result.states.front();
   return result.o;
 }
@@ -97,7 +129,7 @@ Tensor OvqAttention::mix(const Tensor& x, MixerState* state, const OptionalTenso
   p.q = unit_norm(p.q);
   p.k = unit_norm(p.k);
   if (options_.value_shift) shift_values(p, state, cu_seqlens);
-  const Tensor o = attend(p, state, cu_seqlens);
+  const Tensor o = attend(p, write_weights(x, state, cu_seqlens), state, cu_seqlens);
   if (state != nullptr) state->position += x.size(1);
   return output(o);
 }

@@ -1,6 +1,7 @@
 // OVQ-attention as a layer. Optional, each off by default: rotary positions in a window of two chunks, the value shift
-// (the pair inserted at t is (k_{t-1}, s v_{t-1} + (1 - s) v_t), s = sigmoid(alpha)) and a short convolution on queries
-// and keys before their norm.
+// (the pair inserted at t is (k_{t-1}, s v_{t-1} + (1 - s) v_t), s = sigmoid(alpha)), a short convolution on queries
+// and keys before their norm, and weighted writes: how much a token counts in the dictionary is learned,
+// w = sigmoid(w_gate(x)) for each kv head, at least 1e-6. With the value shift a weight goes where its key goes.
 #pragma once
 
 #include "ovq/kernels/ovq_options.h"
@@ -14,6 +15,7 @@ struct OvqAttentionOptions {
   kernels::OvqOptions dictionary;
   bool value_shift = false;
   bool convolution = false;
+  bool weighted_writes = false;
 };
 
 class OvqAttention : public AttentionHeads {
@@ -31,11 +33,14 @@ class OvqAttention : public AttentionHeads {
  private:
   void convolve(Projected& projected, MixerState* state, const OptionalTensor& cu_seqlens);
   void shift_values(Projected& projected, MixerState* state, const OptionalTensor& cu_seqlens);
-  Tensor attend(const Projected& projected, MixerState* state, const OptionalTensor& cu_seqlens);
+  OptionalTensor write_weights(const Tensor& x, MixerState* state, const OptionalTensor& cu_seqlens);
+  Tensor attend(const Projected& projected, const OptionalTensor& weights, MixerState* state,
+                const OptionalTensor& cu_seqlens);
 
   OvqAttentionOptions options_;
   ShortConvolution conv_q{nullptr}, conv_k{nullptr};
   Tensor alpha;  // []
+  torch::nn::Linear w_gate{nullptr};
 };
 
 }  // namespace ovq::nn

@@ -185,6 +185,8 @@ void check_states(const char* op, const Inputs& in, const OvqOptions& options, c
                    " kv heads, key dim ", shape.key_dim, ", value dim ", shape.value_dim, "; must be ", wanted.batch,
                    ", ", wanted.kv_heads, ", ", wanted.key_dim, ", ", wanted.value_dim);
     OvqOptions made_with = state.options();
+    kernels::check(made_with.weighted == options.weighted, op, "states[", i, "] was made ",
+                   made_with.weighted ? "with weights; weights are missing" : "without weights; weights are given");
     made_with.centroids = options.centroids;
     kernels::check(made_with == options, op, "states[", i, "] was made with other options; only centroids may change");
   }
@@ -201,7 +203,7 @@ OvqResult run_plain(const Inputs& in, const OvqOptions& options, const std::vect
     const Tensor q = part(in.q), k = part(in.k), v = part(in.v);
     PlainState state = states.empty() ? PlainState::empty(k, v, options) : states[i]->plain();
     state.options = options;
-    PlainResult run = plain_ovq_attention(q, k, v, in.beta, state);
+    PlainResult run = plain_ovq_attention(q, k, v, in.beta, state, options.weighted ? part(in.weights) : Tensor());
     parts.push_back(run.o);
     result.states.push_back(c10::make_intrusive<State>(std::move(run.state)));
   }
@@ -242,10 +244,12 @@ OvqResult run_fused(const Inputs& in, const OvqOptions& options, const std::vect
   return result;
 }
 
-OvqResult run(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& beta, const OvqOptions& options,
-              const c10::optional<Tensor>& cu_seqlens, const std::vector<StatePtr>& states, bool want_states) {
-  const Inputs in = make_inputs(kOp, q, k, v, beta, cu_seqlens);
+OvqResult run(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& beta, OvqOptions options,
+              const c10::optional<Tensor>& cu_seqlens, const std::vector<StatePtr>& states,
+              const c10::optional<Tensor>& weights, bool want_states) {
+  const Inputs in = make_inputs(kOp, q, k, v, beta, cu_seqlens, weights);
   check_times(kOp, in);
+  options.weighted = in.weights.defined();
   kernels::check_options(kOp, options, in.q.size(3));
   if (in.path == Path::meta) {
     kernels::check(!want_states, kOp, "meta tensors have no state");
@@ -288,24 +292,26 @@ std::string to_string(kernels::Growth growth) { return name_of(kGrowthNames, gro
 std::string to_string(kernels::NewCentroids new_centroids) { return name_of(kNewCentroidsNames, new_centroids); }
 
 Tensor ovq_attention(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& beta, const OvqOptions& options,
-                     const c10::optional<Tensor>& cu_seqlens) {
-  return run(q, k, v, beta, options, cu_seqlens, {}, false).o;
+                     const c10::optional<Tensor>& cu_seqlens, const c10::optional<Tensor>& weights) {
+  return run(q, k, v, beta, options, cu_seqlens, {}, weights, false).o;
 }
 
 OvqResult ovq_attention_with_state(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& beta,
                                    const OvqOptions& options, const c10::optional<Tensor>& cu_seqlens,
-                                   const std::vector<StatePtr>& states) {
-  return run(q, k, v, beta, options, cu_seqlens, states, true);
+                                   const std::vector<StatePtr>& states, const c10::optional<Tensor>& weights) {
+  return run(q, k, v, beta, options, cu_seqlens, states, weights, true);
 }
 
 Tensor ovq_step(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& beta,
-                const std::vector<StatePtr>& states, const c10::optional<Tensor>& cu_seqlens) {
+                const std::vector<StatePtr>& states, const c10::optional<Tensor>& cu_seqlens,
+                const c10::optional<Tensor>& weights) {
   constexpr const char* op = "step";
   const at::NoGradGuard no_grad;
-  const Inputs in = make_inputs(op, q, k, v, beta, cu_seqlens);
+  const Inputs in = make_inputs(op, q, k, v, beta, cu_seqlens, weights);
   kernels::check(in.path != Path::meta, op, "meta tensors have no state");
   check_times(op, in);
-  const OvqOptions options = states.empty() ? OvqOptions{} : states.front()->options();
+  OvqOptions options = states.empty() ? OvqOptions{} : states.front()->options();
+  options.weighted = in.weights.defined();
   check_states(op, in, options, states);
   for (size_t i = 0; i < states.size(); ++i) {
     const auto first = std::find(states.begin(), states.end(), states[i]) - states.begin();

@@ -1,10 +1,10 @@
 #include "ovq/ops/ovq_state.h"
 
-#include <array>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <sstream>
+#include <vector>
 
 #include "ovq/kernels/error.h"
 
@@ -28,8 +28,10 @@ void require_fused(const State& state, const char* what) {
                 c10::toString(state.plain().keys.scalar_type()), "; only float32 states on the CPU have a file format");
 }
 
-std::array<Tensor*, 5> tensors_of(PlainState& state) {
-  return {&state.keys, &state.values, &state.counts, &state.pending_keys, &state.pending_values};
+std::vector<Tensor*> tensors_of(PlainState& state) {
+  std::vector<Tensor*> all = {&state.keys, &state.values, &state.counts, &state.pending_keys, &state.pending_values};
+  if (state.options.weighted) all.push_back(&state.pending_weights);
+  return all;
 }
 
 }  // namespace
@@ -52,9 +54,8 @@ kernels::OvqShape State::shape() const {
 int64_t State::nbytes() const {
   if (fused()) return kernel_->nbytes();
   int64_t bytes = 0;
-  for (const Tensor& x : {plain_.keys, plain_.values, plain_.counts, plain_.pending_keys, plain_.pending_values}) {
-    bytes += static_cast<int64_t>(x.numel() * x.element_size());
-  }
+  PlainState plain = plain_;
+  for (const Tensor* x : tensors_of(plain)) bytes += static_cast<int64_t>(x->numel() * x->element_size());
   return bytes;
 }
 
@@ -64,7 +65,7 @@ StateTensors State::tensors() const {
 }
 
 Tensor State::counts() const {
-  if (!fused()) return plain_.counts.clone();
+  if (!fused()) return options().weighted ? plain_.counts : plain_.counts.clone();
   const kernels::OvqShape& shape = kernel_->shape();
   const Tensor counts = at::empty({shape.batch, shape.kv_heads, kernel_->size()}, at::kLong);
   for (int64_t b = 0; b < shape.batch; ++b) {
@@ -75,6 +76,8 @@ Tensor State::counts() const {
   }
   return counts;
 }
+
+Tensor State::pending_weights() const { return plain_.pending_weights; }
 
 kernels::OvqState& State::own_kernel() {
   tracked_ = {};

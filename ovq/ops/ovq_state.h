@@ -33,7 +33,9 @@ class State : public torch::CustomClassHolder {
   int64_t position() const { return fused() ? kernel_->position() : plain_.position; }
   int64_t nbytes() const;
   StateTensors tensors() const;
-  at::Tensor counts() const;  // [B, Hkv, n] int64, a copy
+  // [B, Hkv, n] int64, a copy; with weights the sums of the tokens' weights, which gradients flow through.
+  at::Tensor counts() const;
+  at::Tensor pending_weights() const;  // [B, Hkv, pending] with weights; undefined without
 
   // The kernels' state for a change in place: nobody else looks into it.
   kernels::OvqState& own_kernel();

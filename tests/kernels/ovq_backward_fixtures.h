@@ -79,6 +79,7 @@ inline OvqGradientTensors run_backward(const OvqInputs& inputs, const OvqForward
 template <class Scalar>
 struct OvqExpectedGradients {
   std::vector<Scalar> d_q, d_k, d_v, d_beta;
+  std::vector<Scalar> d_weights;  // [B, T, Hkv]; zero without weights
   std::vector<StateValues<Scalar>> d_initial;
 };
 
@@ -92,6 +93,7 @@ OvqExpectedGradients<Scalar> expected_backward(const OvqInputs& inputs, const Ov
   expected.d_k.resize(inputs.k.batch * inputs.k.time * kv_heads * inputs.k.dim);
   expected.d_v.resize(inputs.v.batch * inputs.v.time * kv_heads * inputs.v.dim);
   expected.d_beta.resize(inputs.q.heads);
+  expected.d_weights.resize(inputs.k.batch * inputs.k.time * kv_heads);
   std::vector<reference::OvqHeadGradients<Scalar>> heads;
   for (const Sequence& sequence : sequences_of(inputs, problem.initial)) {
     for (int64_t h = 0; h < kv_heads; ++h) {
@@ -121,6 +123,7 @@ OvqExpectedGradients<Scalar> expected_backward(const OvqInputs& inputs, const Ov
         }
         std::copy_n(gradients.d_k[t], inputs.k.dim, expected.d_k.begin() + (token * kv_heads + h) * inputs.k.dim);
         std::copy_n(gradients.d_v[t], inputs.v.dim, expected.d_v.begin() + (token * kv_heads + h) * inputs.v.dim);
+        expected.d_weights[token * kv_heads + h] = gradients.d_weights[t];
       }
       for (int64_t g = 0; g < group; ++g) expected.d_beta[h * group + g] += gradients.d_beta[g];
     }

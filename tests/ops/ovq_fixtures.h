@@ -208,7 +208,7 @@ inline Results plain(const OvqProblem& problem, at::ScalarType dtype) {
       const int64_t begin = state.position - state.pending_keys.size(2) - first;
       const int64_t end = state.position + cut[piece + 1] - cut[piece] - first;
       const Tensor forced = problem.sequence_assignments[s].slice(1, begin, end);
-      PlainResult result = plain_ovq_attention(part(x[0]), part(x[1]), part(x[2]), x[3], state, forced);
+      PlainResult result = plain_ovq_attention(part(x[0]), part(x[1]), part(x[2]), x[3], state, {}, forced);
       outputs.push_back(result.o);
       state = result.state;
     }
