@@ -101,6 +101,10 @@ OvqHeadState<Scalar> load_state(const OvqState& state, int64_t batch, int64_t he
                                  load<Scalar>(state.pending_values(), batch, head, 0, state.pending()),
                                  std::vector<Scalar>(state.pending(), 1),
                                  state.position()};
+  if (state.options().weighted) {
+    loaded.dictionary.counts = load<Scalar>(state.real_counts(), batch, head, 0, state.size()).data;
+    loaded.pending_weights = load<Scalar>(state.pending_weights(), batch, head, 0, state.pending()).data;
+  }
   return loaded;
 }
 
