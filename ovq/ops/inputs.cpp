@@ -46,6 +46,9 @@ void check_weights(const char* op, const Tensor& weights, const Tensor& k) {
   check(weights.sizes() == k.sizes().slice(0, 3), op, "weights is ", weights.sizes(), "; must be ",
         k.sizes().slice(0, 3), ", one for each token and kv head");
   if (weights.is_meta()) return;
+  if (weights.is_cpu() && weights.scalar_type() == at::kFloat) {
+    return kernels::check_weights(op, view_of(weights.unsqueeze(-1)));
+  }
   const Tensor values = weights.detach();
   check(at::logical_and(values > 0, at::isfinite(values)).all().item<bool>(), op,
         "weights has an element that is not positive and finite");
@@ -83,7 +86,7 @@ Inputs make_inputs(const char* op, const Tensor& q, const Tensor& k, const Tenso
   const bool half = q.scalar_type() == at::kHalf || q.scalar_type() == at::kBFloat16;
   if (q.is_meta()) {
     inputs.path = Path::meta;
-  } else if (q.is_cpu() && (half || q.scalar_type() == at::kFloat) && !reference_forced() && !weighted) {
+  } else if (q.is_cpu() && (half || q.scalar_type() == at::kFloat) && !reference_forced()) {
     inputs.path = Path::fused;
   } else {
     inputs.path = Path::plain;

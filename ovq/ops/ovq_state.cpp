@@ -13,13 +13,18 @@ namespace {
 
 using at::Tensor;
 
-Tensor view_into(const std::shared_ptr<kernels::OvqState>& state, const kernels::View<const float>& view) {
-  if (view.data == nullptr || view.time == 0)
-    return at::empty({view.batch, view.heads, view.time, view.dim}, at::kFloat);
+// [B, H, n, D]; of weights, which have no D, [B, H, n]
+Tensor view_into(const std::shared_ptr<kernels::OvqState>& state, const kernels::View<const float>& view,
+                 bool weights = false) {
+  std::vector<int64_t> sizes = {view.batch, view.heads, view.time, view.dim};
+  std::vector<int64_t> strides = {view.batch_stride, view.head_stride, view.time_stride, 1};
+  if (weights) {
+    sizes.pop_back();
+    strides.pop_back();
+  }
+  if (view.data == nullptr || view.time == 0) return at::empty(sizes, at::kFloat);
   return at::from_blob(
-      const_cast<float*>(view.data), {view.batch, view.heads, view.time, view.dim},
-      {view.batch_stride, view.head_stride, view.time_stride, 1}, [state](void*) {},
-      at::TensorOptions().dtype(at::kFloat));
+      const_cast<float*>(view.data), sizes, strides, [state](void*) {}, at::TensorOptions().dtype(at::kFloat));
 }
 
 void require_fused(const State& state, const char* what) {
@@ -36,9 +41,32 @@ std::vector<Tensor*> tensors_of(PlainState& state) {
 
 }  // namespace
 
+std::vector<Tensor> StateTensors::list() const {
+  if (!counts.defined()) return {keys, values, pending_keys, pending_values};
+  return {keys, values, pending_keys, pending_values, counts, pending_weights};
+}
+
+StateTensors StateTensors::from(at::TensorList list) {
+  StateTensors tensors{list[0], list[1], list[2], list[3], {}, {}};
+  if (list.size() > 4) {
+    tensors.counts = list[4];
+    tensors.pending_weights = list[5];
+  }
+  return tensors;
+}
+
 StateTensors views_of(const std::shared_ptr<kernels::OvqState>& state) {
-  return {view_into(state, state->keys()), view_into(state, state->values()), view_into(state, state->pending_keys()),
-          view_into(state, state->pending_values())};
+  StateTensors views = {view_into(state, state->keys()),
+                        view_into(state, state->values()),
+                        view_into(state, state->pending_keys()),
+                        view_into(state, state->pending_values()),
+                        {},
+                        {}};
+  if (state->options().weighted) {
+    views.counts = view_into(state, state->real_counts(), true);
+    views.pending_weights = view_into(state, state->pending_weights(), true);
+  }
+  return views;
 }
 
 State::State(std::shared_ptr<kernels::OvqState> kernel, StateTensors tracked)
@@ -60,12 +88,20 @@ int64_t State::nbytes() const {
 }
 
 StateTensors State::tensors() const {
-  if (!fused()) return {plain_.keys, plain_.values, plain_.pending_keys, plain_.pending_values};
+  if (!fused()) {
+    return {plain_.keys,
+            plain_.values,
+            plain_.pending_keys,
+            plain_.pending_values,
+            options().weighted ? plain_.counts : Tensor(),
+            plain_.pending_weights};
+  }
   return tracked_.keys.defined() ? tracked_ : views_of(kernel_);
 }
 
 Tensor State::counts() const {
-  if (!fused()) return options().weighted ? plain_.counts : plain_.counts.clone();
+  if (options().weighted) return tensors().counts;
+  if (!fused()) return plain_.counts.clone();
   const kernels::OvqShape& shape = kernel_->shape();
   const Tensor counts = at::empty({shape.batch, shape.kv_heads, kernel_->size()}, at::kLong);
   for (int64_t b = 0; b < shape.batch; ++b) {
@@ -77,7 +113,7 @@ Tensor State::counts() const {
   return counts;
 }
 
-Tensor State::pending_weights() const { return plain_.pending_weights; }
+Tensor State::pending_weights() const { return tensors().pending_weights; }
 
 kernels::OvqState& State::own_kernel() {
   tracked_ = {};

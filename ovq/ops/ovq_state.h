@@ -7,15 +7,22 @@
 
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "ovq/kernels/ovq_state.h"
 #include "ovq/ops/plain_attention.h"
 
 namespace ovq::ops {
 
-// What gradients flow through: [B, Hkv, n, dk], [B, Hkv, n, dv], [B, Hkv, pending, dk], [B, Hkv, pending, dv].
+// What gradients flow through: [B, Hkv, n, dk], [B, Hkv, n, dv], [B, Hkv, pending, dk], [B, Hkv, pending, dv]; with
+// weights also [B, Hkv, n] and [B, Hkv, pending], undefined without.
 struct StateTensors {
   at::Tensor keys, values, pending_keys, pending_values;
+  at::Tensor counts, pending_weights;
+
+  static size_t count(bool weighted) { return weighted ? 6 : 4; }
+  std::vector<at::Tensor> list() const;  // those that are defined
+  static StateTensors from(at::TensorList list);
 };
 
 class State : public torch::CustomClassHolder {

@@ -87,10 +87,9 @@ TEST(OvqAttentionOp, RandomShapes) {
 // The choices too: in double nothing but a tie could make them differ.
 TEST(OvqAttentionWeights, ComposedEqualsThePlainLoops) {
   namespace kt = kernels::test;
-  for (kernels::OvqOptions options : variants()) {
-    if (options.rate) continue;
+  for (const kernels::OvqOptions& options : variants()) {
+    if (!options.weighted) continue;
     SCOPED_TRACE(testing::Message() << OvqCase{.options = options});
-    options.weighted = true;
     for (const std::vector<int64_t>& cu_seqlens : {std::vector<int64_t>{}, {0, 13, 13, 53, 60}}) {
       const Shape shape{.batch = cu_seqlens.empty() ? 2 : 1, .time = 60, .query_heads = 4, .value_dim = 5};
       std::vector<Tensor> inputs = make_inputs(shape, 3);
@@ -129,7 +128,7 @@ TEST(OvqAttentionWeights, OnesChangeNothing) {
   for (const auto dtype : {at::kFloat, at::kDouble}) {
     const PlainPath plain;
     for (const auto& options : variants()) {
-      if (options.rate) continue;
+      if (options.rate || options.weighted) continue;
       const std::vector<Tensor> x = leaves(make_inputs({.time = 100}, 5), dtype);
       const Tensor ones = at::ones({2, 100, 2}, dtype);
       const Tensor without = ovq_attention(x[0], x[1], x[2], x[3], options);
@@ -144,7 +143,7 @@ TEST(OvqAttentionWeights, OnesChangeNothing) {
 
 TEST(OvqAttentionWeights, PiecesAreOnePass) {
   for (const auto& options : variants()) {
-    if (options.rate) continue;
+    if (!options.weighted) continue;
     const std::vector<Tensor> inputs = make_inputs({}, 7);
     std::vector<Tensor> x = leaves(inputs, at::kDouble);
     x.push_back(make_weights({}, 7).to(at::kDouble).requires_grad_());
