@@ -16,6 +16,7 @@ MIXERS = {
     "window": (ovq.Attention, dict(heads=2, kv_heads=1, window=6)),
     "ovq": (ovq.OVQAttention, dict(heads=2, chunk=4, centroids=6)),
     "ovq more": (ovq.OVQAttention, dict(heads=2, chunk=4, centroids=6, rope=True, value_shift=True, convolution=True)),
+    "ovq weighted": (ovq.OVQAttention, dict(heads=2, chunk=4, centroids=6, value_shift=True, weighted_writes=True)),
     "vq": (ovq.VQAttention, dict(heads=2, codewords=5, chunk=4)),
     "vq ema": (ovq.VQAttention, dict(heads=2, codewords=5, chunk=4, form="linear", training="ema", commitment=0.1)),
     "gdn": (ovq.GatedDeltaNet, dict(heads=2, key_dim=4, value_dim=8, chunk=8)),
