@@ -144,11 +144,16 @@ void require_nearest(const OvqInputs& inputs, const reference::OvqHeadResult<dou
   constexpr double kSlack = 1e-5;
   const int64_t chunk = inputs.options.chunk;
   const auto keys = reference::load<double>(inputs.k, 0, head, 0, inputs.k.time);
+  // What orders the tokens: the smaller founds.
+  const auto rank = [&](int64_t t, double best) {
+    if (!inputs.options.weighted) return best;
+    return -reference::FounderScore<double>(*inputs.weights.row(0, t, head), best).score;
+  };
   for (int64_t begin = 0; begin + chunk <= keys.rows; begin += chunk) {
     const auto& dictionary = forward.dictionaries[begin / chunk];
     if (dictionary.size() == 0) continue;
-    double most_similar_founder = -std::numeric_limits<double>::infinity();
-    double least_similar_member = std::numeric_limits<double>::infinity();
+    double last_founder = -std::numeric_limits<double>::infinity();
+    double first_member = std::numeric_limits<double>::infinity();
     int64_t founders = 0;
     for (int64_t t = begin; t < begin + chunk; ++t) {
       std::vector<double> similarity;
@@ -158,16 +163,16 @@ void require_nearest(const OvqInputs& inputs, const reference::OvqHeadResult<dou
       const int32_t assigned = forward.assignments[t];
       if (assigned < 0) {
         ++founders;
-        most_similar_founder = std::max(most_similar_founder, best);
+        last_founder = std::max(last_founder, rank(t, best));
       } else {
-        least_similar_member = std::min(least_similar_member, best);
+        first_member = std::min(first_member, rank(t, best));
         if (!(similarity.at(assigned) >= best - kSlack))
           throw Mismatch(fmt::format("token {} of head {} did not join its nearest centroid", t, head));
       }
     }
     if (founders != kernels::new_centroid_count(inputs.options, dictionary.size(), begin + chunk))
       throw Mismatch(fmt::format("the chunk at token {} founded {} centroids", begin, founders));
-    if (!(most_similar_founder <= least_similar_member + kSlack))
+    if (!(last_founder <= first_member + kSlack))
       throw Mismatch(fmt::format("the chunk at token {} founded centroids from the wrong keys", begin));
   }
 }
@@ -181,7 +186,12 @@ void require_output(const OvqInputs& inputs, View<const float> o, const OvqTwins
 }
 
 OvqInputs make_inputs(const Inputs& inputs, const OvqOptions& options) {
-  return {.q = inputs.q.view(), .k = inputs.k.view(), .v = inputs.v.view(), .beta = inputs.beta, .options = options};
+  return {.q = inputs.q.view(),
+          .k = inputs.k.view(),
+          .v = inputs.v.view(),
+          .beta = inputs.beta,
+          .weights = options.weighted ? inputs.weights.view() : View<float>{},
+          .options = options};
 }
 
 }  // namespace
@@ -222,14 +232,18 @@ void check_ovq(const Shape& shape, const OvqOptions& options) {
   std::vector<int32_t> assignments(kernels::ovq_assignment_count(inputs));
   kernels::ovq_attention_forward(inputs, {.o = o.view(), .lse = lse.view(), .assignments = assignments});
   Gradients gradients(shape);
-  kernels::ovq_attention_backward(
-      inputs, {.o = o.view(), .lse = lse.view(), .assignments = assignments}, {.d_o = d_o.view()},
-      {.d_q = gradients.q.view(), .d_k = gradients.k.view(), .d_v = gradients.v.view(), .d_beta = gradients.beta});
+  kernels::ovq_attention_backward(inputs, {.o = o.view(), .lse = lse.view(), .assignments = assignments},
+                                  {.d_o = d_o.view()},
+                                  {.d_q = gradients.q.view(),
+                                   .d_k = gradients.k.view(),
+                                   .d_v = gradients.v.view(),
+                                   .d_beta = gradients.beta,
+                                   .d_weights = gradients.weights.view()});
 
   require_valid(inputs, assignments);
   const OvqTwins twins(inputs, assignments, d_o.view());
   require_output(inputs, o.view(), twins);
-  Comparison of_q("d_q"), of_k("d_k"), of_v("d_v"), of_beta("d_beta");
+  Comparison of_q("d_q"), of_k("d_k"), of_v("d_v"), of_beta("d_beta"), of_weights("d_weights");
   for (int64_t h = 0; h < shape.heads; ++h) {
     const auto& exact = twins.exact[h].gradients;
     const auto& plain = twins.plain[h].gradients;
@@ -238,8 +252,11 @@ void check_ovq(const Shape& shape, const OvqOptions& options) {
     of_v.add(gradients.v.view(), h, exact.d_v, plain.d_v);
     of_beta.add_magnitude(d_beta_magnitude(inputs.q, h, inputs.beta[h], exact.d_q[0]));
     of_beta.add(&gradients.beta[h], exact.d_beta.data(), plain.d_beta.data(), 1);
+    for (int64_t t = 0; options.weighted && t < shape.time; ++t) {
+      of_weights.add(gradients.weights.view().row(0, t, h), &exact.d_weights[t], &plain.d_weights[t], 1);
+    }
   }
-  for (const Comparison* comparison : {&of_q, &of_k, &of_v, &of_beta}) comparison->require();
+  for (const Comparison* comparison : {&of_q, &of_k, &of_v, &of_beta, &of_weights}) comparison->require();
 }
 
 void check_ovq_decode(const Shape& shape, const OvqOptions& options) {

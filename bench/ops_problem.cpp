@@ -48,7 +48,7 @@ at::Tensor OpsCall::operator()(Path path, const std::vector<at::Tensor>& x, cons
   }
   if (path == Path::fused) return ops::ovq_attention(x[0], x[1], x[2], x[3], options);
   const auto empty = ops::PlainState::empty(x[1], x[2], options);
-  return ops::plain_ovq_attention(x[0], x[1], x[2], x[3], empty, assignments).o;
+  return ops::plain_ovq_attention(x[0], x[1], x[2], x[3], empty, {}, assignments).o;
 }
 
 at::Tensor OpsCall::assignments(const std::vector<at::Tensor>& x) const {

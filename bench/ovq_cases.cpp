@@ -18,7 +18,8 @@ using kernels::OvqInputs;
 using kernels::OvqOptions;
 
 std::string describe(const Shape& shape, const OvqOptions& options) {
-  return fmt::format("H{} d{} L{} N{} T{}", shape.heads, shape.dim, options.chunk, options.centroids, shape.time);
+  return fmt::format("H{} d{} L{} N{} T{}{}", shape.heads, shape.dim, options.chunk, options.centroids, shape.time,
+                     options.weighted ? " weighted" : "");
 }
 std::string forward_name(const Shape& shape, const OvqOptions& options) {
   return "ovq forward " + describe(shape, options);
@@ -43,6 +44,7 @@ struct OvqProblem {
                .k = tensors.k.view(),
                .v = tensors.v.view(),
                .beta = tensors.beta,
+               .weights = options.weighted ? tensors.weights.view() : kernels::View<float>{},
                .options = options} {
     assignments.resize(kernels::ovq_assignment_count(inputs));
   }
@@ -60,9 +62,13 @@ struct OvqTraining : OvqProblem {
   OvqTraining(const Shape& shape, const OvqOptions& options)
       : OvqProblem(shape, options), d_o(normal(shape, 9)), gradients(shape) {}
   void backward() {
-    kernels::ovq_attention_backward(
-        inputs, {.o = o.view(), .lse = lse.view(), .assignments = assignments}, {.d_o = d_o.view()},
-        {.d_q = gradients.q.view(), .d_k = gradients.k.view(), .d_v = gradients.v.view(), .d_beta = gradients.beta});
+    kernels::ovq_attention_backward(inputs, {.o = o.view(), .lse = lse.view(), .assignments = assignments},
+                                    {.d_o = d_o.view()},
+                                    {.d_q = gradients.q.view(),
+                                     .d_k = gradients.k.view(),
+                                     .d_v = gradients.v.view(),
+                                     .d_beta = gradients.beta,
+                                     .d_weights = gradients.weights.view()});
   }
 
   Tensor d_o;
@@ -86,6 +92,18 @@ void run_backward(Runner& runner, const Shape& shape, const OvqOptions& options)
         problem.forward();
         return runner.time([&] { problem.backward(); }, ovq_flops_backward(shape, options));
       });
+}
+
+// What weights cost: the same with and without.
+void run_weighted(Runner& runner, const Shape& shape, const OvqOptions& options) {
+  OvqOptions weighted = options;
+  weighted.weighted = true;
+  run_forward(runner, shape, weighted);
+  run_backward(runner, shape, weighted);
+  runner.compare("ovq forward, with weights / without, " + describe(shape, options), forward_name(shape, weighted),
+                 forward_name(shape, options));
+  runner.compare("ovq backward, with weights / without, " + describe(shape, options), backward_name(shape, weighted),
+                 backward_name(shape, options));
 }
 
 // What training allocates beyond its inputs and outputs, however many centroids there are.
@@ -126,6 +144,8 @@ void run_ovq_cases(Runner& runner) {
   run_backward(runner, usual, wide);
   run_forward(runner, small, narrow);
   run_backward(runner, small, narrow);
+  run_weighted(runner, usual, wide);
+  run_weighted(runner, small, narrow);
   run_forward(runner, longer, wide);
   if (runner.find(forward_name(longer, wide)) != nullptr && runner.find(forward_name(usual, wide)) != nullptr) {
     runner.compare(fmt::format("ovq forward, time at T{} / T{}", longer.time, usual.time), forward_name(longer, wide),

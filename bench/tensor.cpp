@@ -67,6 +67,9 @@ Inputs::Inputs(const Shape& shape, uint64_t seed)
     : q(unit_rows(shape, 3 * seed)),
       k(unit_rows(shape, 3 * seed + 1)),
       v(normal(shape, 3 * seed + 2)),
-      beta(shape.heads, std::sqrt(static_cast<float>(shape.dim))) {}
+      beta(shape.heads, std::sqrt(static_cast<float>(shape.dim))),
+      weights(normal({.heads = shape.heads, .dim = 1, .time = shape.time}, 3 * seed + 100)) {
+  for (int64_t i = 0; i < weights.size(); ++i) weights.data()[i] = 1 / (1 + std::exp(-weights.data()[i]));
+}
 
 }  // namespace ovq::bench

@@ -40,14 +40,17 @@ struct Inputs {
 
   Tensor q, k, v;
   std::vector<float> beta;
+  Tensor weights;  // [1, time, heads, 1], between 0 and 1; for the cases that have them
 };
 
 // Where a backward leaves its results.
 struct Gradients {
-  explicit Gradients(const Shape& shape) : q(shape), k(shape), v(shape), beta(shape.heads) {}
+  explicit Gradients(const Shape& shape)
+      : q(shape), k(shape), v(shape), beta(shape.heads), weights(shape.time, shape.heads, 1) {}
 
   Tensor q, k, v;
   std::vector<float> beta;
+  Tensor weights;
 };
 
 }  // namespace ovq::bench

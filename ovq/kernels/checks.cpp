@@ -62,6 +62,18 @@ void check_attention_span(const char* op, int64_t queries, int64_t keys, int64_t
   check(!packed || keys == queries, op, "k has time ", keys, "; packed sequences need q's time ", queries);
 }
 
+void check_weights(const char* op, const View<const float>& weights) {
+  for (int64_t b = 0; b < weights.batch; ++b) {
+    for (int64_t t = 0; t < weights.time; ++t) {
+      for (int64_t h = 0; h < weights.heads; ++h) {
+        const float weight = *weights.row(b, t, h);
+        check(weight > 0.0f && std::isfinite(weight), op, "weights[", b, ", ", t, ", ", h, "] is ", weight,
+              "; must be positive and finite");
+      }
+    }
+  }
+}
+
 void check_options(const char* op, const OvqOptions& options, int64_t key_dim) {
   check(options.chunk >= 1, op, "chunk is ", options.chunk, "; must be at least 1");
   check(options.chunk <= std::numeric_limits<int32_t>::max(), op, "chunk is ", options.chunk, "; must be below 2^31");
@@ -74,6 +86,7 @@ void check_options(const char* op, const OvqOptions& options, int64_t key_dim) {
         "; linear growth needs at least 1");
   check(!options.rate || (*options.rate > 0.0f && *options.rate <= 1.0f), op, "rate is ", options.rate.value_or(0.0f),
         "; must be in (0, 1]");
+  check(!options.weighted || !options.rate, op, "weights do not go with a constant rate");
   check(!options.rope || key_dim % 2 == 0, op, "q has dim ", key_dim, "; rope needs an even one");
   check(!options.rope || (std::isfinite(options.rope_base) && options.rope_base > 1.0f), op, "rope_base is ",
         options.rope_base, "; must be finite and above 1");

@@ -28,6 +28,9 @@ void check_attention_span(const char* op, int64_t queries, int64_t keys, int64_t
 
 void check_options(const char* op, const OvqOptions& options, int64_t key_dim);
 
+// Every element positive and finite.
+void check_weights(const char* op, const View<const float>& weights);
+
 // A view of exactly these sizes; without data only where `optional`.
 template <class T>
 void check_shape(const char* op, const char* name, const View<T>& view, int64_t batch, int64_t time, int64_t heads,

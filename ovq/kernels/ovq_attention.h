@@ -3,6 +3,8 @@
 //
 //   o_t = softmax(beta * q_t . [D_k ; K_<=t]^T + [log counts ; 0]) . [D_v ; V_<=t]
 //
+// With a weight w_t per token and kv head the 0 is log w, counts are sums of weights and centroids are weighted means.
+//
 // FLOPs per token and d, n the dictionary's size: forward 4 n + 2 L per query head and 2 n per kv head (the search for
 // the nearest centroid, in the same pass over the dictionary); backward 10 n + 5 L per query head.
 // Memory beyond inputs and outputs: one dictionary per thread (or the states); backward adds its gradient and an undo
@@ -24,6 +26,7 @@ struct OvqInputs {
   View<const float> k;          // [B, T, Hkv, dk], Hq a multiple of Hkv: query head h reads kv head h / (Hq / Hkv)
   View<const float> v;          // [B, T, Hkv, dv]
   std::span<const float> beta;  // [Hq], finite
+  View<const float> weights;    // [B, T, Hkv, 1], positive and finite; given if and only if options.weighted
   OvqOptions options;
   // Packed sequences: B = 1 and sequence s holds the tokens cu_seqlens[s] ... cu_seqlens[s + 1] - 1. Empty: not packed.
   std::span<const int64_t> cu_seqlens;
@@ -51,11 +54,12 @@ struct OvqOutputs {
 void ovq_attention_forward(const OvqInputs& inputs, const OvqOutputs& outputs, std::span<OvqState> states = {},
                            std::span<const int32_t> forced = {});
 
-// Gradients with respect to one state: [B, n, Hkv, dk], [B, n, Hkv, dv], [B, pending, Hkv, dk], [B, pending, Hkv, dv].
-// A view without data counts as zero, or is not wanted.
+// Gradients with respect to one state: [B, n, Hkv, dk], [B, n, Hkv, dv], [B, pending, Hkv, dk], [B, pending, Hkv, dv];
+// with weights also [B, n, Hkv, 1] and [B, pending, Hkv, 1]. A view without data counts as zero, or is not wanted.
 template <class T>
 struct OvqStateGradients {
   View<T> keys, values, pending_keys, pending_values;
+  View<T> counts = {}, pending_weights = {};
 };
 
 struct OvqSaved {
@@ -76,6 +80,7 @@ struct OvqGradients {
   View<float> d_q, d_k, d_v;                            // overwritten
   std::span<float> d_beta;                              // [Hq]; overwritten
   std::span<const OvqStateGradients<float>> d_initial;  // one per state; optional; overwritten
+  View<float> d_weights = {};                           // [B, T, Hkv, 1], with weights; overwritten
 };
 
 void ovq_attention_backward(const OvqInputs& inputs, const OvqSaved& saved, const OvqOutputGradients& output_gradients,

@@ -33,6 +33,8 @@ struct BackwardMemory {
   WriteScratch write;
   Buffer<int32_t> assignment;
   Buffer<float> d_keys{Lifetime::scratch}, d_values{Lifetime::scratch}, d_rotated{Lifetime::scratch};
+  Buffer<float> d_log_counts;
+  std::vector<TokenRow> tokens;  // of the chunk whose write is taken back
 };
 
 template <class From, class To>
@@ -116,10 +118,15 @@ class HeadBackward {
     std::fill_n(gradient_.keys, rows * gradient_.key_stride, 0.0f);
     std::fill_n(gradient_.values, rows * gradient_.value_stride, 0.0f);
     if (options.rope) memory_.d_rotated.ensure(window * gradient_.key_stride);
+    if (options.weighted) {
+      gradient_.log_counts = memory_.d_log_counts.ensure(rows);
+      std::fill_n(gradient_.log_counts, rows, 0.0f);
+    }
   }
 
   float* key_gradient(int64_t row) const { return gradient_.keys + row * gradient_.key_stride; }
   float* value_gradient(int64_t row) const { return gradient_.values + row * gradient_.value_stride; }
+  float weight(int64_t row) const { return run_.dictionary().rows.weights[row]; }
 
   void load_final_gradients() {
     if (sequence_.state < 0 || call_.outer.d_final.empty()) return;
@@ -134,6 +141,13 @@ class HeadBackward {
     load(d_final.values, 0, &HeadBackward::value_gradient, in_.v.dim);
     load(d_final.pending_keys, size, &HeadBackward::key_gradient, in_.k.dim);
     load(d_final.pending_values, size, &HeadBackward::value_gradient, in_.v.dim);
+    const auto load_weights = [&](const View<const float>& from, int64_t first) {
+      for (int64_t i = 0; from.data != nullptr && i < from.time; ++i) {
+        gradient_.log_counts[first + i] = weight(first + i) * *from.row(state_batch_, i, kv_head_);
+      }
+    };
+    load_weights(d_final.counts, 0);
+    load_weights(d_final.pending_weights, size);
   }
 
   // Takes back the write that followed chunk c.
@@ -149,6 +163,13 @@ class HeadBackward {
     load_write(write);
     write.new_count =
         std::count_if(write.assignment, write.assignment + options.chunk, [](int32_t a) { return a < 0; });
+    if (options.weighted) {
+      memory_.tokens.clear();
+      for (int64_t p = 0; p < options.chunk; ++p) {
+        memory_.tokens.push_back(run_.token(written * options.chunk + p, initial(), state_batch_));
+      }
+      write.tokens = memory_.tokens.data();
+    }
     run_.unwrite(write, gradient_, memory_.log, memory_.write);
   }
 
@@ -170,6 +191,10 @@ class HeadBackward {
     block.d_beta = d_beta;
     block.d_dictionary = {gradient_.keys, gradient_.values, gradient_.key_stride, gradient_.value_stride};
     block.d_window = {key_gradient(size), value_gradient(size), gradient_.key_stride, gradient_.value_stride};
+    if (in_.options.weighted) {
+      block.d_dictionary.log_counts = gradient_.log_counts;
+      block.d_window.log_counts = gradient_.log_counts + size;
+    }
     // What the chunk before this one reads and writes.
     const int64_t ahead = std::min(in_.options.chunk, run_.position() - sequence_.position);
     const auto before = [&](const auto& view) {
@@ -212,11 +237,15 @@ class HeadBackward {
       const int64_t time = sequence_.tokens.first + token - sequence_.position;
       std::copy_n(key_gradient(row), in_.k.dim, call_.gradients.d_k.row(sequence_.tokens.batch, time, kv_head_));
       std::copy_n(value_gradient(row), in_.v.dim, call_.gradients.d_v.row(sequence_.tokens.batch, time, kv_head_));
+      if (!in_.options.weighted) continue;
+      *call_.gradients.d_weights.row(sequence_.tokens.batch, time, kv_head_) =
+          gradient_.log_counts[row] / *in_.weights.row(sequence_.tokens.batch, time, kv_head_);
     }
     if (chunk_start <= sequence_.position) return;  // the first chunk: what is left belongs to the incoming state
     const int64_t rows = chunk_end - chunk_start;
     std::fill_n(key_gradient(first_row), rows * gradient_.key_stride, 0.0f);
     std::fill_n(value_gradient(first_row), rows * gradient_.value_stride, 0.0f);
+    if (in_.options.weighted) std::fill_n(gradient_.log_counts + first_row, rows, 0.0f);
   }
 
   void store_initial_gradients() {
@@ -231,6 +260,13 @@ class HeadBackward {
     store(d_initial.values, 0, &HeadBackward::value_gradient, in_.v.dim);
     store(d_initial.pending_keys, sequence_.size, &HeadBackward::key_gradient, in_.k.dim);
     store(d_initial.pending_values, sequence_.size, &HeadBackward::value_gradient, in_.v.dim);
+    const auto store_weights = [&](const View<float>& to, int64_t first, const View<const float>& weights) {
+      for (int64_t i = 0; to.data != nullptr && i < to.time; ++i) {
+        *to.row(state_batch_, i, kv_head_) = gradient_.log_counts[first + i] / *weights.row(state_batch_, i, kv_head_);
+      }
+    };
+    store_weights(d_initial.counts, 0, initial()->real_counts());
+    store_weights(d_initial.pending_weights, sequence_.size, initial()->pending_weights());
   }
 
   const BackwardCall& call_;
@@ -260,6 +296,10 @@ void check_state_gradients(const char* name, std::span<const OvqStateGradients<T
     check_shape(kBackward, name, gradients[i].pending_keys, shape.batch, pending, shape.kv_heads, shape.key_dim, true);
     check_shape(kBackward, name, gradients[i].pending_values, shape.batch, pending, shape.kv_heads, shape.value_dim,
                 true);
+    check(in.options.weighted || (gradients[i].counts.data == nullptr && gradients[i].pending_weights.data == nullptr),
+          kBackward, name, " has gradients of counts; there are no weights");
+    check_shape(kBackward, name, gradients[i].counts, shape.batch, size, shape.kv_heads, 1, true);
+    check_shape(kBackward, name, gradients[i].pending_weights, shape.batch, pending, shape.kv_heads, 1, true);
   }
 }
 
@@ -279,6 +319,9 @@ void ovq_attention_backward(const OvqInputs& in, const OvqSaved& saved, const Ov
         saved.assignments.size(), " elements; must be ", assignments);
   check(gradients.d_beta.size() == in.beta.size(), kBackward, "d_beta has ", gradients.d_beta.size(),
         " elements; must be ", in.beta.size());
+  if (in.options.weighted) {
+    check_shape(kBackward, "d_weights", gradients.d_weights, in.k.batch, in.k.time, in.k.heads, 1);
+  }
   check_state_gradients("d_final", outer.d_final, in, saved.initial, true);
   check_state_gradients("d_initial", gradients.d_initial, in, saved.initial, false);
   for (const OvqSequence& sequence : sequences) {

@@ -51,21 +51,38 @@ void found_smallest(const ChunkWrite& write, int64_t size, WriteScratch& scratch
   number_founders(write, size);
 }
 
-// Farthest-first traversal: key 0, then again and again the key least similar to the chosen ones.
-void found_farthest_first(const Dictionary& dictionary, const ChunkWrite& write, WriteScratch& scratch) {
+// How much a token of weight w wants to found a centroid: w (1 - s), a similarity above 1 counting as 1. What scores
+// the same is ordered by similarity, so that with weights of 1 the order is that of the similarities.
+struct FounderRank {
+  float score, similarity;
+
+  FounderRank(float weight, float similarity)
+      : score(weight * std::max(0.0f, 1.0f - similarity)), similarity(similarity) {}
+  bool operator<(const FounderRank& other) const {  // comes first
+    return score > other.score || (score == other.score && similarity < other.similarity);
+  }
+  bool operator==(const FounderRank&) const = default;
+};
+
+// Farthest-first traversal: key 0 (with weights the heaviest), then again and again the key of the first rank against
+// the chosen ones, which without weights is the least similar.
+template <class Rank>
+void found_farthest_first(const Dictionary& dictionary, const ChunkWrite& write, WriteScratch& scratch, int64_t start,
+                          const Rank& rank) {
   const int64_t chunk = write.options->chunk;
   float* nearest = scratch.row.ensure(2 * chunk);
   float* similarity = nearest + chunk;
   std::fill_n(nearest, chunk, kNegativeInfinity);
   std::fill_n(write.assignment, chunk, 0);
-  int64_t chosen = 0;
+  int64_t chosen = start;
   for (int64_t i = 0; i < write.new_count; ++i) {
     write.assignment[chosen] = kNone;
     read_kernels().similarities(scratch.panels.data(), chunk, dictionary.key_dim, dictionary.key(chosen), similarity);
     int64_t farthest = -1;
     for (int64_t p = 0; p < chunk; ++p) {
       if (similarity[p] > nearest[p]) nearest[p] = similarity[p];
-      if (write.assignment[p] != kNone && (farthest < 0 || nearest[p] < nearest[farthest])) farthest = p;
+      if (write.assignment[p] == kNone) continue;
+      if (farthest < 0 || rank(p, nearest[p]) < rank(farthest, nearest[farthest])) farthest = p;
     }
     chosen = farthest;
   }
@@ -135,21 +152,25 @@ struct Members {
   }
 };
 
-// row <- row + weight * sum over members of (x - row)
-void update_row(float* row, const float* tokens, int64_t stride, const Members& members, int32_t member, float weight,
-                int64_t dim, float* sum) {
+// row <- row + rate * sum over members of w (x - row)
+template <class WeightOf>
+void update_row(float* row, const float* tokens, int64_t stride, const Members& members, int32_t member, float rate,
+                int64_t dim, float* sum, const WeightOf& weight_of) {
   const float* first = tokens + member * stride;
+  const float first_weight = weight_of(member);
   member = members.next[member];
   if (member == kNone) {  // most often
+    const float weight = first_weight * rate;
     for (int64_t i = 0; i < dim; ++i) row[i] += weight * (first[i] - row[i]);
     return;
   }
-  for (int64_t i = 0; i < dim; ++i) sum[i] = first[i] - row[i];
+  for (int64_t i = 0; i < dim; ++i) sum[i] = first_weight * (first[i] - row[i]);
   for (; member != kNone; member = members.next[member]) {
     const float* x = tokens + member * stride;
-    for (int64_t i = 0; i < dim; ++i) sum[i] += x[i] - row[i];
+    const float weight = weight_of(member);
+    for (int64_t i = 0; i < dim; ++i) sum[i] += weight * (x[i] - row[i]);
   }
-  for (int64_t i = 0; i < dim; ++i) row[i] += weight * sum[i];
+  for (int64_t i = 0; i < dim; ++i) row[i] += rate * sum[i];
 }
 
 // row <- row / |row|; returns |row|. A zero row stays.
@@ -178,8 +199,25 @@ void set_count(const OvqHead& rows, int64_t centroid, int64_t count) {
   rows.log_counts[centroid] = std::log2(static_cast<float>(count));
 }
 
-float update_weight(const OvqOptions& options, int64_t count_after) {
-  return options.rate ? *options.rate : 1.0f / static_cast<float>(count_after);
+void set_weight(const OvqHead& rows, int64_t row, float weight) {
+  rows.weights[row] = weight;
+  rows.log_counts[row] = std::log2(weight);
+}
+
+// What a centroid's count is as a number, with weights or without.
+float count_of(const OvqHead& rows, int64_t centroid) {
+  return rows.weights != nullptr ? rows.weights[centroid] : static_cast<float>(rows.counts[centroid]);
+}
+
+float update_rate(const OvqOptions& options, float count_after) {
+  return options.rate ? *options.rate : 1.0f / count_after;
+}
+
+// g . (x - row)
+double along_gradient(const float* gradient, const float* x, const float* row, int64_t dim) {
+  double sum = 0.0;
+  for (int64_t i = 0; i < dim; ++i) sum += static_cast<double>(gradient[i]) * (x[i] - row[i]);
+  return sum;
 }
 
 void scaled_copy(const float* from, float factor, int64_t dim, float* to) {
@@ -194,12 +232,14 @@ void UndoLog::reserve(int64_t rows_overwritten, int64_t rows_written, const Dict
   centroid.ensure(rows_overwritten);
   rows.ensure(rows_overwritten * (dictionary.key_dim + dictionary.value_dim));
   if (options.normalize) norm.ensure(rows_written);
+  if (options.weighted) count.ensure(rows_overwritten);
 }
 
 void choose_centroids(const Dictionary& dictionary, const ChunkWrite& write, WriteScratch& scratch) {
   const OvqOptions& options = *write.options;
   const int64_t chunk = options.chunk;
   const bool founding = dictionary.size == 0;
+  const float* weights = options.weighted ? dictionary.rows.weights + dictionary.size : nullptr;
   if (founding) {
     float* panels = scratch.panels.ensure(padded(chunk) * dictionary.key_dim);
     read_kernels().pack_keys(dictionary.key(0), dictionary.rows.key_stride, chunk, dictionary.key_dim, panels);
@@ -207,8 +247,14 @@ void choose_centroids(const Dictionary& dictionary, const ChunkWrite& write, Wri
   if (options.new_centroids == NewCentroids::random) {
     found_smallest(write, dictionary.size, scratch,
                    [&](int32_t p) { return random_rank(options.seed, write.kv_head, write.chunk, p); });
+  } else if (founding && options.weighted) {
+    found_farthest_first(dictionary, write, scratch, std::max_element(weights, weights + chunk) - weights,
+                         [&](int64_t p, float nearest) { return FounderRank(weights[p], nearest); });
   } else if (founding) {
-    found_farthest_first(dictionary, write, scratch);
+    found_farthest_first(dictionary, write, scratch, 0, [](int64_t, float nearest) { return nearest; });
+  } else if (options.weighted) {
+    found_smallest(write, dictionary.size, scratch,
+                   [&](int32_t p) { return FounderRank(weights[p], dictionary.rows.best_similarity[p]); });
   } else {
     found_smallest(write, dictionary.size, scratch, [&](int32_t p) { return dictionary.rows.best_similarity[p]; });
   }
@@ -221,7 +267,12 @@ void choose_centroids(const Dictionary& dictionary, const ChunkWrite& write, Wri
   }
 }
 
-void write_chunk(Dictionary& dictionary, const ChunkWrite& write, WriteScratch& scratch, UndoLog* log) {
+namespace {
+
+// write_chunk, `weight_of` a token of the chunk, by its position, being 1 where there are no weights
+template <class WeightOf>
+void write_chunk_with(Dictionary& dictionary, const ChunkWrite& write, WriteScratch& scratch, UndoLog* log,
+                      const WeightOf& weight_of) {
   const OvqOptions& options = *write.options;
   const OvqHead& rows = dictionary.rows;
   const int64_t size = dictionary.size, chunk = options.chunk;
@@ -233,8 +284,20 @@ void write_chunk(Dictionary& dictionary, const ChunkWrite& write, WriteScratch& 
   const auto log_norm = [&](float norm) {
     if (log != nullptr) log->norm[log->norms++] = norm;
   };
+  const auto join = [&](int32_t centroid, int32_t member) {
+    if (!options.weighted) return set_count(rows, centroid, rows.counts[centroid] + members.count(member));
+    double count = rows.weights[centroid];
+    for (; member != kNone; member = members.next[member]) count += weight_of(member);
+    set_weight(rows, centroid, static_cast<float>(count));
+  };
 
-  for (int64_t i = 0; i < write.new_count; ++i) set_count(rows, size + i, 1);
+  for (int64_t i = 0; i < write.new_count; ++i) {
+    if (options.weighted) {
+      set_weight(rows, size + i, weight_of(members.founder[i]));
+    } else {
+      set_count(rows, size + i, 1);
+    }
+  }
   members.for_each(write, [&](int32_t centroid, int32_t member) {
     const bool old = centroid < size;
     const int64_t row = old ? centroid : size + members.founder[centroid - size];
@@ -244,12 +307,13 @@ void write_chunk(Dictionary& dictionary, const ChunkWrite& write, WriteScratch& 
       float* entry = log->rows.data() + log->entries * (key_dim + value_dim);
       std::memcpy(entry, key, key_dim * sizeof(float));
       std::memcpy(entry + key_dim, value, value_dim * sizeof(float));
+      if (options.weighted) log->count[log->entries] = rows.weights[centroid];
       log->centroid[log->entries++] = centroid;
     }
-    set_count(rows, centroid, rows.counts[centroid] + members.count(member));
-    const float weight = update_weight(options, rows.counts[centroid]);
-    update_row(key, tokens_k, rows.key_stride, members, member, weight, key_dim, sum);
-    update_row(value, tokens_v, rows.value_stride, members, member, weight, value_dim, sum);
+    join(centroid, member);
+    const float rate = update_rate(options, count_of(rows, centroid));
+    update_row(key, tokens_k, rows.key_stride, members, member, rate, key_dim, sum, weight_of);
+    update_row(value, tokens_v, rows.value_stride, members, member, rate, value_dim, sum, weight_of);
     if (options.normalize && old) log_norm(normalize_row(key, key_dim));
   });
 
@@ -267,7 +331,24 @@ void write_chunk(Dictionary& dictionary, const ChunkWrite& write, WriteScratch& 
                  write.carried * rows.key_stride * sizeof(float));
     std::memmove(dictionary.value(dictionary.size), dictionary.value(size + chunk),
                  write.carried * rows.value_stride * sizeof(float));
+    for (float* per_row : {rows.weights, rows.log_counts}) {
+      if (!options.weighted) break;
+      std::memmove(per_row + dictionary.size, per_row + size + chunk, write.carried * sizeof(float));
+    }
   }
+}
+
+}  // namespace
+
+void write_chunk(Dictionary& dictionary, const ChunkWrite& write, WriteScratch& scratch, UndoLog* log) {
+  if (!write.options->weighted) {
+    return write_chunk_with(dictionary, write, scratch, log, [](int32_t) { return 1.0f; });
+  }
+  // A copy: new centroids take the place of the tokens.
+  const int64_t chunk = write.options->chunk;
+  float* weights = scratch.weights.ensure(chunk);
+  std::copy_n(dictionary.rows.weights + dictionary.size, chunk, weights);
+  write_chunk_with(dictionary, write, scratch, log, [weights](int32_t p) { return weights[p]; });
 }
 
 void unwrite_chunk(Dictionary& dictionary, const ChunkWrite& write, const DictionaryGradient& gradient, UndoLog& log,
@@ -300,52 +381,100 @@ void unwrite_chunk(Dictionary& dictionary, const ChunkWrite& write, const Dictio
   }
 
   // The founders' gradients step aside: the chunk's tokens get their rows back.
-  float* founders = scratch.panels.ensure(write.new_count * (key_dim + value_dim));
+  const int64_t founder_floats = key_dim + value_dim + 1;
+  float* founders = scratch.panels.ensure(write.new_count * founder_floats);
   for (int64_t i = 0; i < write.new_count; ++i) {
-    std::memcpy(founders + i * (key_dim + value_dim), key_gradient(size + i), key_dim * sizeof(float));
-    std::memcpy(founders + i * (key_dim + value_dim) + key_dim, value_gradient(size + i), value_dim * sizeof(float));
+    float* to = founders + i * founder_floats;
+    std::memcpy(to, key_gradient(size + i), key_dim * sizeof(float));
+    std::memcpy(to + key_dim, value_gradient(size + i), value_dim * sizeof(float));
+    if (options.weighted) to[key_dim + value_dim] = gradient.log_counts[size + i];
   }
   if (write.carried > 0) {
     std::memmove(key_gradient(size + chunk), key_gradient(size_after),
                  write.carried * gradient.key_stride * sizeof(float));
     std::memmove(value_gradient(size + chunk), value_gradient(size_after),
                  write.carried * gradient.value_stride * sizeof(float));
+    if (options.weighted) {
+      std::memmove(gradient.log_counts + size + chunk, gradient.log_counts + size_after, write.carried * sizeof(float));
+    }
   }
 
-  // g <- (counts / counts') g' for the row, g' / counts' for each member (constant rate: 1 - m rate, and rate)
+  // The gradient g' of a written row, and c dL/dc of its count.
+  struct Written {
+    int64_t row;
+    const float *g_key, *g_value;
+    float log_count;
+  };
+  const auto founded = [&](int64_t i) -> Written {
+    const float* g = founders + i * founder_floats;
+    return {size + i, g, g + key_dim, options.weighted ? g[key_dim + value_dim] : 0.0f};
+  };
+  // With weights: dL/d log w = w (h' + g' . (x - D') / counts') of a row x that went into D' with weight w. Where D'
+  // was rescaled it does not matter by how much: g' is perpendicular to it.
+  const auto log_weight_gradient = [&](const Written& to, const float* key, const float* value, float weight) {
+    const double along = along_gradient(to.g_key, key, dictionary.key(to.row), key_dim) +
+                         along_gradient(to.g_value, value, dictionary.value(to.row), value_dim);
+    return static_cast<float>(weight * (to.log_count + along) / rows.weights[to.row]);
+  };
+  const auto weight_of = [&](int64_t p) { return options.weighted ? write.tokens[p].weight : 1.0f; };
+  const auto token_log_weight = [&](const Written& to, int64_t p) {
+    if (!options.weighted) return;
+    const TokenRow& token = write.tokens[p];
+    gradient.log_counts[size + p] = log_weight_gradient(to, token.key, token.value, token.weight);
+  };
+
+  // g <- (counts / counts') g' for the row, w g' / counts' for each member (constant rate: 1 - m rate, and rate)
   for (int64_t i = 0; i < write.new_count; ++i) {
-    const float* g = founders + i * (key_dim + value_dim);
-    const int64_t joined = rows.counts[size + i] - 1;
-    const float weight = update_weight(options, rows.counts[size + i]);
-    const float own = options.rate ? 1.0f - static_cast<float>(joined) * weight : weight;
-    scaled_copy(g, own, key_dim, key_gradient(size + members.founder[i]));
-    scaled_copy(g + key_dim, own, value_dim, value_gradient(size + members.founder[i]));
+    const Written to = founded(i);
+    const int32_t p = members.founder[i];
+    const float rate = update_rate(options, count_of(rows, size + i));
+    const float own = options.rate ? 1.0f - static_cast<float>(rows.counts[size + i] - 1) * rate : weight_of(p) * rate;
+    scaled_copy(to.g_key, own, key_dim, key_gradient(size + p));
+    scaled_copy(to.g_value, own, value_dim, value_gradient(size + p));
+    token_log_weight(to, p);
   }
+  int64_t entry = log.entries;
   members.for_each(write, [&](int32_t centroid, int32_t member) {
     const bool old = centroid < size;
-    const float* founder = old ? nullptr : founders + (centroid - size) * (key_dim + value_dim);
-    float* g_key = old ? key_gradient(centroid) : nullptr;
-    float* g_value = old ? value_gradient(centroid) : nullptr;
-    const int64_t count = members.count(member);
-    const int64_t count_after = rows.counts[centroid];
-    const float weight = update_weight(options, count_after);
+    Written to;
+    if (old) {
+      to = {centroid, key_gradient(centroid), value_gradient(centroid),
+            options.weighted ? gradient.log_counts[centroid] : 0.0f};
+    } else {
+      to = founded(centroid - size);
+    }
+    const int64_t count = options.weighted ? 0 : members.count(member);
+    const float count_after = count_of(rows, centroid);
+    const float rate = update_rate(options, count_after);
     for (; member != kNone; member = members.next[member]) {
-      scaled_copy(old ? g_key : founder, weight, key_dim, key_gradient(size + member));
-      scaled_copy(old ? g_value : founder + key_dim, weight, value_dim, value_gradient(size + member));
+      const float weight = weight_of(member) * rate;
+      scaled_copy(to.g_key, weight, key_dim, key_gradient(size + member));
+      scaled_copy(to.g_value, weight, value_dim, value_gradient(size + member));
+      token_log_weight(to, member);
     }
     if (!old) return;
-    const float keep = options.rate ? 1.0f - static_cast<float>(count) * weight
-                                    : static_cast<float>(count_after - count) / static_cast<float>(count_after);
-    scaled_copy(g_key, keep, key_dim, g_key);
-    scaled_copy(g_value, keep, value_dim, g_value);
-    set_count(rows, centroid, count_after - count);
+    float keep = 0.0f;
+    if (options.weighted) {
+      const float* before = log.rows.data() + entry * (key_dim + value_dim);
+      const float count_before = log.count[entry];
+      keep = count_before / count_after;
+      gradient.log_counts[centroid] = log_weight_gradient(to, before, before + key_dim, count_before);
+      set_weight(rows, centroid, count_before);
+    } else {
+      const int64_t before = rows.counts[centroid] - count;
+      keep = options.rate ? 1.0f - static_cast<float>(count) * rate : static_cast<float>(before) / count_after;
+      set_count(rows, centroid, before);
+    }
+    scaled_copy(to.g_key, keep, key_dim, key_gradient(centroid));
+    scaled_copy(to.g_value, keep, value_dim, value_gradient(centroid));
+    ++entry;
   });
 
   for (int64_t i = 0; i < overwritten; ++i) {
-    const float* entry = log.rows.data() + (log.entries + i) * (key_dim + value_dim);
+    const float* logged = log.rows.data() + (log.entries + i) * (key_dim + value_dim);
     const int32_t row = log.centroid[log.entries + i];
-    std::memcpy(dictionary.key(row), entry, key_dim * sizeof(float));
-    std::memcpy(dictionary.value(row), entry + key_dim, value_dim * sizeof(float));
+    std::memcpy(dictionary.key(row), logged, key_dim * sizeof(float));
+    std::memcpy(dictionary.value(row), logged + key_dim, value_dim * sizeof(float));
   }
   dictionary.size = size;
 }

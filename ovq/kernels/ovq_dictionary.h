@@ -25,20 +25,29 @@ struct Dictionary {
   float* value(int64_t row) const { return rows.values + row * rows.value_stride; }
 };
 
+// A token as it came.
+struct TokenRow {
+  const float* key = nullptr;
+  const float* value = nullptr;
+  float weight = 1.0f;
+};
+
 // A chunk about to be written, or just written.
 struct ChunkWrite {
   const OvqOptions* options = nullptr;
   int64_t kv_head = 0;
-  int64_t chunk = 0;              // index in the sequence
-  int64_t new_count = 0;          // centroids it adds
-  int64_t carried = 0;            // pending tokens behind it, which stay (rope)
-  int32_t* assignment = nullptr;  // [L], encoded as in ovq_attention.h
+  int64_t chunk = 0;                 // index in the sequence
+  int64_t new_count = 0;             // centroids it adds
+  int64_t carried = 0;               // pending tokens behind it, which stay (rope)
+  int32_t* assignment = nullptr;     // [L], encoded as in ovq_attention.h
+  const TokenRow* tokens = nullptr;  // [L]; with weights, for unwrite_chunk
 };
 
 struct WriteScratch {
   Buffer<int32_t> first_member, next_member, founder;
   Buffer<int32_t> order;
   Buffer<float> panels, row;
+  Buffer<float> weights;  // of the chunk's tokens
 };
 
 // What writes overwrote, so that they can be taken back in reverse order.
@@ -47,7 +56,8 @@ struct UndoLog {
   Buffer<int32_t> centroid;               // of each overwritten row
   Buffer<float> rows{Lifetime::scratch};  // its key and value before
   int64_t norms = 0;
-  Buffer<float> norm;  // with normalize: of each row of D_k written, before the rescaling
+  Buffer<float> norm;   // with normalize: of each row of D_k written, before the rescaling
+  Buffer<float> count;  // with weights: of each overwritten row before
 
   void reserve(int64_t rows_overwritten, int64_t rows_written, const Dictionary& dictionary, const OvqOptions& options);
 };
@@ -56,7 +66,8 @@ struct UndoLog {
 // (rows.best_*), or where the dictionary is empty the keys themselves.
 void choose_centroids(const Dictionary& dictionary, const ChunkWrite& write, WriteScratch& scratch);
 
-// counts' <- counts + members,  D' <- D + sum (x - D) / counts' (or the constant rate); founders become rows.
+// counts' <- counts + sum w,  D' <- D + sum w (x - D) / counts' (or the constant rate); founders become rows. Without
+// weights w = 1.
 void write_chunk(Dictionary& dictionary, const ChunkWrite& write, WriteScratch& scratch, UndoLog* log);
 
 // Gradient rows laid out as the dictionary's own.
@@ -64,6 +75,7 @@ struct DictionaryGradient {
   float* keys = nullptr;
   float* values = nullptr;
   int64_t key_stride = 0, value_stride = 0;
+  float* log_counts = nullptr;  // with weights: c dL/dc of a row's count or weight c, which reads simply add to
 };
 
 // Takes back the last write of the log. The gradients of the written rows become those of the rows before and of the

@@ -28,7 +28,8 @@ struct OvqOptions {
   bool normalize = false;  // rows of D_k rescaled to unit norm after each write
   bool rope = false;       // rotary window of two chunks, dictionary one chunk behind
   float rope_base = 10000.0f;
-  uint64_t seed = 0;  // for NewCentroids::random
+  uint64_t seed = 0;      // for NewCentroids::random
+  bool weighted = false;  // each token has a weight; counts are sums of weights
 
   bool operator==(const OvqOptions&) const = default;
 };

@@ -1,6 +1,7 @@
 #include "ovq/kernels/ovq_run.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <limits>
 
@@ -10,6 +11,12 @@ std::vector<OvqSequence> check_ovq(const char* op, const OvqInputs& in, std::spa
   check_inputs(op, in.q, in.k, in.v, in.beta);
   check(in.k.time == in.q.time, op, "k has time ", in.k.time, "; must equal q's ", in.q.time);
   check_options(op, in.options, in.q.dim);
+  if (in.options.weighted) {
+    check_shape(op, "weights", in.weights, in.k.batch, in.k.time, in.k.heads, 1);
+    check_weights(op, in.weights);
+  } else {
+    check(in.weights.data == nullptr, op, "weights are given; options.weighted must say so");
+  }
   const std::vector<Sequence> tokens = check_sequences(op, in.q.batch, in.q.time, in.cu_seqlens);
   const bool packed = !in.cu_seqlens.empty();
   const int64_t expected = packed ? static_cast<int64_t>(tokens.size()) : 1;
@@ -22,6 +29,8 @@ std::vector<OvqSequence> check_ovq(const char* op, const OvqInputs& in, std::spa
           has.key_dim, ", value dim ", has.value_dim, "; must be ", shape.batch, ", ", shape.kv_heads, ", ",
           shape.key_dim, ", ", shape.value_dim);
     OvqOptions made_with = states[i].options();
+    check(made_with.weighted == in.options.weighted, op, "states[", i, "] was made ",
+          made_with.weighted ? "with weights; weights are missing" : "without weights; weights are given");
     made_with.centroids = in.options.centroids;
     check(made_with == in.options, op, "states[", i, "] was made with other options; only centroids may change");
   }
@@ -101,16 +110,29 @@ void OvqRun::rotate_window(int64_t first, int64_t count) {
   }
 }
 
-void OvqRun::append(int64_t count) {
-  const int64_t from = sequence_.tokens.first + position_ - sequence_.position;
-  const int64_t first = previous() + chunk_row();
-  for (int64_t i = 0; i < count; ++i) {
-    const int64_t row = dictionary_.size + first + i;
-    std::memcpy(dictionary_.key(row), inputs_.k.row(sequence_.tokens.batch, from + i, kv_head_),
-                dictionary_.key_dim * sizeof(float));
-    std::memcpy(dictionary_.value(row), inputs_.v.row(sequence_.tokens.batch, from + i, kv_head_),
-                dictionary_.value_dim * sizeof(float));
+TokenRow OvqRun::token(int64_t position, const OvqState* initial, int64_t batch) const {
+  if (position < sequence_.position) {
+    const int64_t pending = sequence_.assignment_row(position);
+    return {initial->pending_keys().row(batch, pending, kv_head_),
+            initial->pending_values().row(batch, pending, kv_head_),
+            options_.weighted ? *initial->pending_weights().row(batch, pending, kv_head_) : 1.0f};
   }
+  const int64_t from = sequence_.tokens.first + position - sequence_.position, of_batch = sequence_.tokens.batch;
+  return {inputs_.k.row(of_batch, from, kv_head_), inputs_.v.row(of_batch, from, kv_head_),
+          options_.weighted ? *inputs_.weights.row(of_batch, from, kv_head_) : 1.0f};
+}
+
+void OvqRun::place(const TokenRow& token, int64_t row) {
+  std::memcpy(dictionary_.key(row), token.key, dictionary_.key_dim * sizeof(float));
+  std::memcpy(dictionary_.value(row), token.value, dictionary_.value_dim * sizeof(float));
+  if (!options_.weighted) return;
+  dictionary_.rows.weights[row] = token.weight;
+  dictionary_.rows.log_counts[row] = std::log2(token.weight);
+}
+
+void OvqRun::append(int64_t count) {
+  const int64_t first = previous() + chunk_row();
+  for (int64_t i = 0; i < count; ++i) place(token(position_ + i, nullptr, 0), dictionary_.size + first + i);
   if (options_.rope) rotate_window(first, count);
 }
 
@@ -128,7 +150,7 @@ Reading OvqRun::reading(int64_t count) const {
   reading.dictionary = {rows.keys, rows.values, rows.log_counts, rows.key_stride, rows.value_stride, dictionary_.size};
   reading.window = {options_.rope ? rows.rotated : dictionary_.key(dictionary_.size),
                     dictionary_.value(dictionary_.size),
-                    nullptr,
+                    options_.weighted ? rows.log_counts + dictionary_.size : nullptr,
                     rows.key_stride,
                     rows.value_stride,
                     previous() + chunk_row() + count};
@@ -164,21 +186,7 @@ void OvqRun::rewind(int64_t chunk, int64_t rows, const OvqState* initial, int64_
   position_ = chunk * options_.chunk;
   const int64_t window = previous() + rows;
   const int64_t first = position_ - previous();
-  for (int64_t i = 0; i < window; ++i) {
-    const int64_t token = first + i;
-    const float *key, *value;
-    if (token < sequence_.position) {
-      const int64_t pending = sequence_.assignment_row(token);
-      key = initial->pending_keys().row(batch, pending, kv_head_);
-      value = initial->pending_values().row(batch, pending, kv_head_);
-    } else {
-      const int64_t from = sequence_.tokens.first + token - sequence_.position;
-      key = inputs_.k.row(sequence_.tokens.batch, from, kv_head_);
-      value = inputs_.v.row(sequence_.tokens.batch, from, kv_head_);
-    }
-    std::memcpy(dictionary_.key(dictionary_.size + i), key, dictionary_.key_dim * sizeof(float));
-    std::memcpy(dictionary_.value(dictionary_.size + i), value, dictionary_.value_dim * sizeof(float));
-  }
+  for (int64_t i = 0; i < window; ++i) place(token(first + i, initial, batch), dictionary_.size + i);
   if (options_.rope) rotate_window(0, window);
   position_ = std::max(position_, sequence_.position);
 }

@@ -77,6 +77,8 @@ class OvqRun {
   ChunkWrite next_write(int32_t* assignment) const;
   void write(const ChunkWrite& write, WriteScratch& scratch, UndoLog* log);
 
+  // A token of the window, or of the chunk that was just written: where it came from.
+  TokenRow token(int64_t position, const OvqState* initial, int64_t batch) const;
   // Backward: the run as it was when the queries of chunk `chunk` read, once its write has been taken back; the
   // window's tokens are fetched again, those before the call from `initial`. `rows` of the chunk's tokens count.
   void rewind(int64_t chunk, int64_t rows, const OvqState* initial, int64_t batch);
@@ -84,6 +86,7 @@ class OvqRun {
 
  private:
   void rotate_window(int64_t first, int64_t count);
+  void place(const TokenRow& token, int64_t row);
 
   const OvqInputs& inputs_;
   const OvqSequence& sequence_;

@@ -34,16 +34,17 @@ OvqState::OvqState(const OvqShape& shape, const OvqOptions& options, Lifetime li
 }
 
 int64_t OvqState::nbytes() const {
-  return keys_.nbytes() + values_.nbytes() + counts_.nbytes() + log_counts_.nbytes() + rotated_.nbytes() +
-         best_similarity_.nbytes() + best_centroid_.nbytes();
+  return keys_.nbytes() + values_.nbytes() + counts_.nbytes() + weights_.nbytes() + log_counts_.nbytes() +
+         rotated_.nbytes() + best_similarity_.nbytes() + best_centroid_.nbytes();
 }
 
 int64_t OvqState::nbytes_after(const OvqShape& shape, const OvqOptions& options, int64_t tokens) {
   const int64_t limit = (options.rope ? 2 : 1) * options.chunk, needed = std::min(limit, tokens);
   const int64_t rows = size_after(options, 0, 0, tokens) + needed, window = std::min(limit, needed + needed / 2);
   const int64_t key_stride = detail::padded(shape.key_dim), value_stride = detail::padded(shape.value_dim);
-  constexpr int64_t kFloat = sizeof(float), kCounts = sizeof(int64_t) + sizeof(float);
-  const int64_t of_rows = rows * ((key_stride + value_stride) * kFloat + kCounts);
+  constexpr int64_t kFloat = sizeof(float);
+  const int64_t count = options.weighted ? kFloat : static_cast<int64_t>(sizeof(int64_t));
+  const int64_t of_rows = rows * ((key_stride + value_stride + 1) * kFloat + count);
   const int64_t of_window =
       window * (kFloat + static_cast<int64_t>(sizeof(int32_t)) + (options.rope ? key_stride * kFloat : 0));
   return shape.batch * shape.kv_heads * (of_rows + of_window);
@@ -61,12 +62,27 @@ View<const float> OvqState::rows(const Buffer<float>& data, int64_t dim, int64_t
           capacity_ * stride};
 }
 
+View<const float> OvqState::weight_rows(int64_t first, int64_t count) const {
+  return {weights_.data() == nullptr ? nullptr : weights_.data() + first,
+          shape_.batch,
+          count,
+          shape_.kv_heads,
+          1,
+          shape_.kv_heads * capacity_,
+          1,
+          capacity_};
+}
+
 View<const float> OvqState::keys() const { return rows(keys_, shape_.key_dim, 0, size_); }
 View<const float> OvqState::values() const { return rows(values_, shape_.value_dim, 0, size_); }
 View<const float> OvqState::pending_keys() const { return rows(keys_, shape_.key_dim, size_, pending()); }
 View<const float> OvqState::pending_values() const { return rows(values_, shape_.value_dim, size_, pending()); }
 
+View<const float> OvqState::real_counts() const { return weight_rows(0, size_); }
+View<const float> OvqState::pending_weights() const { return weight_rows(size_, pending()); }
+
 std::span<const int64_t> OvqState::counts(int64_t batch, int64_t head) const {
+  if (options_.weighted) return {};
   return {counts_.data() + (batch * shape_.kv_heads + head) * capacity_, static_cast<size_t>(size_)};
 }
 
@@ -82,8 +98,14 @@ void OvqState::resize(int64_t rows, int64_t window) {
   // Everything is allocated before anything changes: running out of memory leaves the state as it was.
   auto keys = regrow(keys_, heads, capacity_, rows, used, key_stride, lifetime_);
   auto values = regrow(values_, heads, capacity_, rows, used, value_stride, lifetime_);
-  auto counts = regrow(counts_, heads, capacity_, rows, size_, 1, lifetime_);
-  auto log_counts = regrow(log_counts_, heads, capacity_, rows, size_, 1, lifetime_);
+  Buffer<int64_t> counts;
+  Buffer<float> weights;
+  if (options_.weighted) {
+    weights = regrow(weights_, heads, capacity_, rows, used, 1, lifetime_);
+  } else {
+    counts = regrow(counts_, heads, capacity_, rows, size_, 1, lifetime_);
+  }
+  auto log_counts = regrow(log_counts_, heads, capacity_, rows, options_.weighted ? used : size_, 1, lifetime_);
   const int64_t searched = std::min(window_, options_.chunk);
   auto best_similarity = regrow(best_similarity_, heads, window_, window, searched, 1, lifetime_);
   auto best_centroid = regrow(best_centroid_, heads, window_, window, searched, 1, lifetime_);
@@ -92,6 +114,7 @@ void OvqState::resize(int64_t rows, int64_t window) {
   keys_ = std::move(keys);
   values_ = std::move(values);
   counts_ = std::move(counts);
+  weights_ = std::move(weights);
   log_counts_ = std::move(log_counts);
   best_similarity_ = std::move(best_similarity);
   best_centroid_ = std::move(best_centroid);
@@ -118,7 +141,11 @@ OvqHead OvqState::head(int64_t batch, int64_t head) const {
   result.value_stride = detail::padded(shape_.value_dim);
   result.keys = keys_.data() + index * capacity_ * result.key_stride;
   result.values = values_.data() + index * capacity_ * result.value_stride;
-  result.counts = counts_.data() + index * capacity_;
+  if (options_.weighted) {
+    result.weights = weights_.data() + index * capacity_;
+  } else {
+    result.counts = counts_.data() + index * capacity_;
+  }
   result.log_counts = log_counts_.data() + index * capacity_;
   result.best_similarity = best_similarity_.data() + index * window_;
   result.best_centroid = best_centroid_.data() + index * window_;
@@ -144,7 +171,11 @@ OvqState OvqState::copy_head(int64_t batch, int64_t head_index) const {
   };
   copy.keys_ = part(from.keys, capacity_ * from.key_stride);
   copy.values_ = part(from.values, capacity_ * from.value_stride);
-  copy.counts_ = part(from.counts, capacity_);
+  if (options_.weighted) {
+    copy.weights_ = part(from.weights, capacity_);
+  } else {
+    copy.counts_ = part(from.counts, capacity_);
+  }
   copy.log_counts_ = part(from.log_counts, capacity_);
   copy.best_similarity_ = part(from.best_similarity, window_);
   copy.best_centroid_ = part(from.best_centroid, window_);

@@ -23,8 +23,9 @@ struct OvqShape {
 struct OvqHead {
   float* keys = nullptr;
   float* values = nullptr;
-  int64_t* counts = nullptr;
-  float* log_counts = nullptr;       // base 2
+  int64_t* counts = nullptr;         // without weights
+  float* weights = nullptr;          // with weights: the centroids' counts, then the weights of the pending tokens
+  float* log_counts = nullptr;       // base 2; with weights of the pending tokens too
   float* rotated = nullptr;          // with rope: the pending keys as the window reads them, a row each
   float* best_similarity = nullptr;  // of the keys searched so far in this chunk
   int32_t* best_centroid = nullptr;
@@ -45,16 +46,19 @@ class OvqState {
   // Of a state that has seen `tokens` tokens in one call.
   static int64_t nbytes_after(const OvqShape& shape, const OvqOptions& options, int64_t tokens);
 
-  View<const float> keys() const;            // [B, n, Hkv, dk]
-  View<const float> values() const;          // [B, n, Hkv, dv]
-  View<const float> pending_keys() const;    // [B, pending, Hkv, dk], unrotated
-  View<const float> pending_values() const;  // [B, pending, Hkv, dv]
-  std::span<const int64_t> counts(int64_t batch, int64_t head) const;
+  View<const float> keys() const;                                      // [B, n, Hkv, dk]
+  View<const float> values() const;                                    // [B, n, Hkv, dv]
+  View<const float> pending_keys() const;                              // [B, pending, Hkv, dk], unrotated
+  View<const float> pending_values() const;                            // [B, pending, Hkv, dv]
+  std::span<const int64_t> counts(int64_t batch, int64_t head) const;  // without weights
+  View<const float> real_counts() const;                               // with weights: [B, n, Hkv, 1]
+  View<const float> pending_weights() const;                           // with weights: [B, pending, Hkv, 1]
 
   // The limit N from the next write on. A dictionary that is larger already keeps its size.
   void set_centroids(int64_t centroids);
 
   // Versioned, checksummed, little-endian. `read` validates every field; std::runtime_error says what is wrong.
+  // Without weights the bytes are version 1, which programs that know no weights read too.
   void write(std::ostream& out) const;
   static OvqState read(std::istream& in);
 
@@ -69,6 +73,7 @@ class OvqState {
  private:
   void resize(int64_t rows, int64_t window);
   View<const float> rows(const Buffer<float>& data, int64_t dim, int64_t first, int64_t count) const;
+  View<const float> weight_rows(int64_t first, int64_t count) const;
 
   OvqShape shape_;
   OvqOptions options_;
@@ -78,7 +83,8 @@ class OvqState {
   int64_t capacity_ = 0;  // rows per head
   int64_t window_ = 0;    // of them for pending tokens
   Buffer<float> keys_, values_, log_counts_, rotated_, best_similarity_;
-  Buffer<int64_t> counts_;
+  Buffer<int64_t> counts_;  // without weights
+  Buffer<float> weights_;   // with weights
   Buffer<int32_t> best_centroid_;
 };
 

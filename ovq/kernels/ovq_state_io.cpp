@@ -1,6 +1,7 @@
 // A state as bytes, little-endian:
 //   "OVQSTATE", version u32, header (below), then for each sequence and head
-//   keys [rows, dk], values [rows, dv] (centroids, then pending tokens), counts [n] i64,
+//   keys [rows, dk], values [rows, dv] (centroids, then pending tokens), counts [n] i64 (version 1) or weights [rows]
+//   f32 (version 2: a state with weights),
 //   similarity [searched] f32 and centroid [searched] i32 of the keys searched so far in this chunk; FNV-1a of all
 //   before, u64.
 // A reader trusts nothing: each field has its range, and memory grows with the bytes that really come, not with what
@@ -28,7 +29,7 @@ namespace {
 static_assert(std::endian::native == std::endian::little, "the format is little-endian");
 
 constexpr char kMagic[8] = {'O', 'V', 'Q', 'S', 'T', 'A', 'T', 'E'};
-constexpr uint32_t kVersion = 1;
+constexpr uint32_t kVersion = 1, kWeightedVersion = 2;
 constexpr int64_t kMaxRows = std::numeric_limits<int32_t>::max();
 constexpr int64_t kMaxDim = int64_t{1} << 20;
 constexpr int64_t kReadBlock = int64_t{1} << 20;  // bytes
@@ -152,12 +153,12 @@ int64_t searched_keys(const OvqOptions& options, int64_t position, int64_t size)
 }
 
 struct HeadData {
-  std::vector<float> keys, values, best_similarity;
+  std::vector<float> keys, values, weights, best_similarity;
   std::vector<int64_t> counts;
   std::vector<int32_t> best_centroid;
 };
 
-void check_head(const HeadData& head, int64_t size, int64_t committed) {
+void check_counts(const HeadData& head, int64_t committed) {
   int64_t total = 0;
   for (const int64_t count : head.counts) {
     if (count < 1 || count > committed - total) {
@@ -168,6 +169,15 @@ void check_head(const HeadData& head, int64_t size, int64_t committed) {
   }
   if (total != committed)
     corrupt("the counts sum to " + std::to_string(total) + "; must be " + std::to_string(committed));
+}
+
+void check_head(const HeadData& head, const OvqOptions& options, int64_t size, int64_t committed) {
+  if (!options.weighted) check_counts(head, committed);
+  for (const float weight : head.weights) {
+    if (!(weight > 0.0f && std::isfinite(weight))) {
+      corrupt("a weight is " + std::to_string(weight) + "; must be positive and finite");
+    }
+  }
   for (const int32_t centroid : head.best_centroid) {
     if (centroid < 0 || centroid >= size) {
       corrupt("a nearest centroid is " + std::to_string(centroid) + "; must be below " + std::to_string(size));
@@ -180,7 +190,7 @@ void check_head(const HeadData& head, int64_t size, int64_t committed) {
 void OvqState::write(std::ostream& out) const {
   Writer writer(out);
   writer.bytes(kMagic, sizeof(kMagic));
-  writer.value(kVersion);
+  writer.value(options_.weighted ? kWeightedVersion : kVersion);
   writer.value(shape_.batch);
   writer.value(shape_.kv_heads);
   writer.value(shape_.key_dim);
@@ -198,7 +208,11 @@ void OvqState::write(std::ostream& out) const {
       for (int64_t i = 0; i < size_ + pending(); ++i) {
         writer.bytes(rows.values + i * rows.value_stride, shape_.value_dim * sizeof(float));
       }
-      writer.bytes(rows.counts, size_ * sizeof(int64_t));
+      if (options_.weighted) {
+        writer.bytes(rows.weights, (size_ + pending()) * sizeof(float));
+      } else {
+        writer.bytes(rows.counts, size_ * sizeof(int64_t));
+      }
       writer.bytes(rows.best_similarity, searched * sizeof(float));
       writer.bytes(rows.best_centroid, searched * sizeof(int32_t));
     }
@@ -212,14 +226,16 @@ OvqState OvqState::read(std::istream& in) {
   reader.bytes(magic.data(), magic.size());
   if (!std::equal(magic.begin(), magic.end(), kMagic)) corrupt("not a state: the first bytes are not \"OVQSTATE\"");
   const auto version = reader.value<uint32_t>();
-  if (version != kVersion)
-    corrupt("version " + std::to_string(version) + "; this program reads " + std::to_string(kVersion));
+  if (version != kVersion && version != kWeightedVersion)
+    corrupt("version " + std::to_string(version) + "; this program reads " + std::to_string(kVersion) + " and " +
+            std::to_string(kWeightedVersion));
   OvqShape shape;
   shape.batch = reader.in_range("batch", 0, kMaxRows);
   shape.kv_heads = reader.in_range("kv_heads", 1, kMaxRows);
   shape.key_dim = reader.in_range("key_dim", 1, kMaxDim);
   shape.value_dim = reader.in_range("value_dim", 1, kMaxDim);
-  const OvqOptions options = read_options(reader);
+  OvqOptions options = read_options(reader);
+  options.weighted = version == kWeightedVersion;
   try {
     check_options("OvqState::read", options, shape.key_dim);
   } catch (const std::invalid_argument& error) {
@@ -239,10 +255,14 @@ OvqState OvqState::read(std::istream& in) {
     HeadData head;
     head.keys = reader.array<float>((size + pending) * shape.key_dim);
     head.values = reader.array<float>((size + pending) * shape.value_dim);
-    head.counts = reader.array<int64_t>(size);
+    if (options.weighted) {
+      head.weights = reader.array<float>(size + pending);
+    } else {
+      head.counts = reader.array<int64_t>(size);
+    }
     head.best_similarity = reader.array<float>(searched);
     head.best_centroid = reader.array<int32_t>(searched);
-    check_head(head, size, committed);
+    check_head(head, options, size, committed);
     heads.push_back(std::move(head));
   }
   reader.finish();
@@ -262,7 +282,11 @@ OvqState OvqState::read(std::istream& in) {
       std::copy_n(from.keys.data() + row * shape.key_dim, shape.key_dim, to.keys + row * to.key_stride);
       std::copy_n(from.values.data() + row * shape.value_dim, shape.value_dim, to.values + row * to.value_stride);
     }
-    for (int64_t c = 0; c < size; ++c) {
+    for (int64_t row = 0; options.weighted && row < size + pending; ++row) {
+      to.weights[row] = from.weights[row];
+      to.log_counts[row] = std::log2(from.weights[row]);
+    }
+    for (int64_t c = 0; !options.weighted && c < size; ++c) {
       to.counts[c] = from.counts[c];
       to.log_counts[c] = std::log2(static_cast<float>(from.counts[c]));
     }

@@ -46,6 +46,7 @@ struct KeyRunGradient {
   float* keys = nullptr;
   float* values = nullptr;
   int64_t key_stride = 0, value_stride = 0;
+  float* log_counts = nullptr;  // one per key, natural logarithm; nullptr: not wanted
 };
 
 // The queries of one kv head and what they read: all of the dictionary, and of the window the keys

@@ -53,6 +53,7 @@ void visit(Visitor& field, nn::OvqAttentionOptions& o) {
   auto seed = static_cast<int64_t>(d.seed);
   field("seed", seed, 0);
   d.seed = static_cast<uint64_t>(seed);
+  field("weighted_writes", o.weighted_writes);
 }
 
 template <class Visitor>

@@ -38,6 +38,8 @@ class AttentionHeads : public Mixer {
   Inputs attention_inputs(const Tensor& x, MixerState* state, const OptionalTensor& cu_seqlens);
   // Bytes of that in the state of one sequence.
   int64_t input_state_bytes(int64_t tokens) const;
+  // x [B, T, ...] one token later: what came before it is state's `name`, or at the start of a sequence its own first.
+  Tensor shifted(const Tensor& x, const char* name, MixerState* state, const OptionalTensor& cu_seqlens) const;
   Tensor beta() const;             // [H]
   Tensor output(const Tensor& o);  // [B, T, H, D] -> [B, T, width]
 
@@ -47,9 +49,6 @@ class AttentionHeads : public Mixer {
   Tensor alpha;  // [], with value_shift
 
  private:
-  // x [B, T, ...] one token later: what came before it is state's `name`, or at the start of a sequence its own first.
-  Tensor shifted(const Tensor& x, const char* name, MixerState* state, const OptionalTensor& cu_seqlens) const;
-
   const char* op_;
   HeadOptions heads_;
 };

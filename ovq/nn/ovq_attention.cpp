@@ -9,14 +9,22 @@ namespace ovq::nn {
 OvqAttention::OvqAttention(const OvqAttentionOptions& options)
     : AttentionHeads("ovq", options.heads), options_(options) {
   options_.heads = heads();
+  options_.dictionary.weighted = options.weighted_writes;
   kernels::check(!options.dictionary.rope || heads().head_dim % 2 == 0, "ovq", "head_dim is ", heads().head_dim,
                  "; must be even with rope");
-  kernels::check_options("ovq", options.dictionary, heads().head_dim);
+  kernels::check_options("ovq", options_.dictionary, heads().head_dim);
+  if (options.weighted_writes) {
+    w_gate = register_module("w_gate", Projection(torch::nn::LinearOptions(heads().width, heads().kv_heads)));
+    const torch::NoGradGuard no_grad;
+    w_gate->weight.zero_();
+    w_gate->bias.fill_(3.0);  // every token counts about the same
+  }
   const kernels::OvqOptions& d = options.dictionary;  // of which centroids may change
   StateLayout layout = head_layout();
   layout.add("chunk", d.chunk).add("growth", ops::to_string(d.growth)).add("total_tokens", d.total_tokens);
   layout.add("new_centroids", ops::to_string(d.new_centroids)).add("rate", d.rate.value_or(0));
   layout.add("normalize", d.normalize).add("rope", d.rope).add("rope_base", d.rope_base).add("seed", d.seed);
+  if (options.weighted_writes) layout.add("weighted_writes", true);
   set_layout(layout);
 }
 
@@ -30,22 +38,36 @@ void OvqAttention::set_centroids(int64_t centroids) {
 int64_t OvqAttention::state_bytes(int64_t tokens) const {
   const kernels::OvqOptions& dictionary = options_.dictionary;
   const int64_t dim = heads().head_dim, kv_heads = heads().kv_heads;
-  return kernels::OvqState::nbytes_after({1, kv_heads, dim, dim}, dictionary, tokens) + input_state_bytes(tokens);
+  const bool shifts_weights = options_.weighted_writes && heads().value_shift && tokens > 0;
+  return kernels::OvqState::nbytes_after({1, kv_heads, dim, dim}, dictionary, tokens) + input_state_bytes(tokens) +
+         (shifts_weights ? kv_heads * static_cast<int64_t>(sizeof(float)) : 0);
 }
 
-Tensor OvqAttention::attend(const Inputs& in, MixerState* state, const OptionalTensor& cu_seqlens) {
-  if (state == nullptr) return ops::ovq_attention(in.q, in.k, in.v, beta(), options_.dictionary, cu_seqlens);
+OptionalTensor OvqAttention::write_weights(const Tensor& x, MixerState* state, const OptionalTensor& cu_seqlens) {
+  if (!options_.weighted_writes) return {};
+  const Tensor weights = at::sigmoid(w_gate(x)).clamp_min(1e-6);  // [B, T, Hkv]
+  return heads().value_shift && x.size(1) > 0 ? shifted(weights, "shift_w", state, cu_seqlens) : weights;
+}
+
+Tensor OvqAttention::attend(const Inputs& in, const OptionalTensor& weights, MixerState* state,
+                            const OptionalTensor& cu_seqlens) {
+  if (state == nullptr) {
+    return ops::ovq_attention(in.q, in.k, in.v, beta(), options_.dictionary, cu_seqlens, weights);
+  }
   const bool same_limit = state->ovq && state->ovq->options().centroids == options_.dictionary.centroids;
-  if (same_limit && !at::GradMode::is_enabled()) return ops::ovq_step(in.q, in.k, in.v, beta(), {state->ovq});
+  if (same_limit && !at::GradMode::is_enabled()) {
+    return ops::ovq_step(in.q, in.k, in.v, beta(), {state->ovq}, {}, weights);
+  }
   const std::vector<ops::StatePtr> states =
       state->ovq ? std::vector<ops::StatePtr>{state->ovq} : std::vector<ops::StatePtr>{};
-  auto result = ops::ovq_attention_with_state(in.q, in.k, in.v, beta(), options_.dictionary, {}, states);
+  auto result = ops::ovq_attention_with_state(in.q, in.k, in.v, beta(), options_.dictionary, {}, states, weights);
   state->ovq = result.states.front();
   return result.o;
 }
 
 Tensor OvqAttention::mix(const Tensor& x, MixerState* state, const OptionalTensor& cu_seqlens) {
-  const Tensor o = attend(attention_inputs(x, state, cu_seqlens), state, cu_seqlens);
+  const Inputs in = attention_inputs(x, state, cu_seqlens);
+  const Tensor o = attend(in, write_weights(x, state, cu_seqlens), state, cu_seqlens);
   if (state != nullptr) state->position += x.size(1);
   return output(o);
 }

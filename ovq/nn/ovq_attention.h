@@ -1,4 +1,6 @@
-// OVQ-attention as a layer; optionally with rotary positions in a window of two chunks.
+// OVQ-attention as a layer. Optional, each off by default: rotary positions in a window of two chunks, and weighted
+// writes: how much a token counts in the dictionary is learned, w = sigmoid(w_gate(x)) for each kv head, at least 1e-6.
+// With the value shift a weight goes where its key goes.
 #pragma once
 
 #include "ovq/kernels/ovq_options.h"
@@ -9,6 +11,7 @@ namespace ovq::nn {
 struct OvqAttentionOptions {
   HeadOptions heads;
   kernels::OvqOptions dictionary;
+  bool weighted_writes = false;
 };
 
 class OvqAttention : public AttentionHeads {
@@ -24,9 +27,11 @@ class OvqAttention : public AttentionHeads {
   Tensor mix(const Tensor& x, MixerState* state, const OptionalTensor& cu_seqlens) override;
 
  private:
-  Tensor attend(const Inputs& in, MixerState* state, const OptionalTensor& cu_seqlens);
+  OptionalTensor write_weights(const Tensor& x, MixerState* state, const OptionalTensor& cu_seqlens);
+  Tensor attend(const Inputs& in, const OptionalTensor& weights, MixerState* state, const OptionalTensor& cu_seqlens);
 
   OvqAttentionOptions options_;
+  Projection w_gate{nullptr};
 };
 
 }  // namespace ovq::nn

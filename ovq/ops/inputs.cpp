@@ -38,6 +38,22 @@ std::vector<int64_t> offsets(const char* op, const c10::optional<Tensor>& cu_seq
   return {flat.data_ptr<int64_t>(), flat.data_ptr<int64_t>() + flat.numel()};
 }
 
+void check_weights(const char* op, const Tensor& weights, const Tensor& k) {
+  TORCH_CHECK_TYPE(at::isFloatingType(weights.scalar_type()), "[", op, "] weights has dtype ", weights.scalar_type(),
+                   "; must be a floating one");
+  check(weights.device() == k.device(), op, "weights is on ", weights.device().str(), "; must be on k's ",
+        k.device().str());
+  check(weights.sizes() == k.sizes().slice(0, 3), op, "weights is ", weights.sizes(), "; must be ",
+        k.sizes().slice(0, 3), ", one for each token and kv head");
+  if (weights.is_meta()) return;
+  if (weights.is_cpu() && weights.scalar_type() == at::kFloat) {
+    return kernels::check_weights(op, view_of(weights.unsqueeze(-1)));
+  }
+  const Tensor values = weights.detach();
+  check(at::logical_and(values > 0, at::isfinite(values)).all().item<bool>(), op,
+        "weights has an element that is not positive and finite");
+}
+
 kernels::View<const float> shape_of(const Tensor& x) {
   static const float anything = 0.0f;
   return {&anything, x.size(0), x.size(1), x.size(2), x.size(3), 0, 0, 0};
@@ -46,7 +62,7 @@ kernels::View<const float> shape_of(const Tensor& x) {
 }  // namespace
 
 Inputs make_inputs(const char* op, const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& beta,
-                   const c10::optional<Tensor>& cu_seqlens) {
+                   const c10::optional<Tensor>& cu_seqlens, const c10::optional<Tensor>& weights) {
   check_tensor(op, "q", q);
   check_tensor(op, "k", k);
   check_tensor(op, "v", v);
@@ -66,6 +82,7 @@ Inputs make_inputs(const char* op, const Tensor& q, const Tensor& k, const Tenso
   Inputs inputs;
   inputs.dtype = q.scalar_type();
   inputs.cu_seqlens = offsets(op, cu_seqlens);
+  const bool weighted = weights && weights->defined();
   const bool half = q.scalar_type() == at::kHalf || q.scalar_type() == at::kBFloat16;
   if (q.is_meta()) {
     inputs.path = Path::meta;
@@ -82,6 +99,10 @@ Inputs make_inputs(const char* op, const Tensor& q, const Tensor& k, const Tenso
   inputs.q = prepare(q);
   inputs.k = prepare(k);
   inputs.v = prepare(v);
+  if (weighted) {
+    check_weights(op, *weights, k);
+    inputs.weights = weights->to(inside);
+  }
   inputs.beta = beta.to(q.device(), inside).reshape({-1});
   if (beta.dim() == 0 || beta.numel() == 1) inputs.beta = inputs.beta.expand({q.size(2)});
   inputs.beta = inputs.beta.contiguous();

@@ -16,6 +16,7 @@ enum class Path {
 
 struct Inputs {
   at::Tensor q, k, v, beta;         // of one dtype, float32 on the fused path; rows contiguous there
+  at::Tensor weights;               // [B, T, Hkv] of the same; undefined: none
   std::vector<int64_t> cu_seqlens;  // empty: not packed
   at::ScalarType dtype;             // of the output
   Path path;
@@ -23,7 +24,8 @@ struct Inputs {
 
 // Throws std::invalid_argument (ValueError) or c10::TypeError naming the argument.
 Inputs make_inputs(const char* op, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
-                   const at::Tensor& beta, const c10::optional<at::Tensor>& cu_seqlens);
+                   const at::Tensor& beta, const c10::optional<at::Tensor>& cu_seqlens,
+                   const c10::optional<at::Tensor>& weights = {});
 
 // The kernels use as many threads as torch does.
 void use_torch_threads();

@@ -33,12 +33,16 @@ struct OvqCall : torch::CustomClassHolder {
 };
 using CallPtr = c10::intrusive_ptr<OvqCall>;
 
+// Weights and counts [B, T, H] as [B, T, H, 1]
+kernels::View<float> weight_view_of(const Tensor& weights) { return view_of(weights.unsqueeze(-1)); }
+
 kernels::OvqInputs kernel_inputs(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& beta,
-                                 const OvqCall& call) {
+                                 const Tensor& weights, const OvqCall& call) {
   return {.q = view_of(q),
           .k = view_of(k),
           .v = view_of(v),
           .beta = span_of(beta),
+          .weights = weights.defined() ? weight_view_of(weights) : kernels::View<float>{},
           .options = call.options,
           .cu_seqlens = call.cu_seqlens};
 }
@@ -61,12 +65,14 @@ std::vector<OvqState> working_states(const Tensor& q, const Tensor& k, const Ten
 
 class FusedOvqAttention : public torch::autograd::Function<FusedOvqAttention> {
  public:
-  // Outputs: o, then keys, values, pending keys and pending values of each state if wanted.
+  // `more`: the weights, if there are any, then the tensors of the incoming states. Outputs: o, then the tensors of
+  // each state if wanted.
   static variable_list forward(AutogradContext* context, const Tensor& q, const Tensor& k, const Tensor& v,
-                               const Tensor& beta, at::TensorList state_tensors, const CallPtr& call) {
+                               const Tensor& beta, at::TensorList more, const CallPtr& call) {
     RECORD_USER_SCOPE("ovq::ovq_attention_forward");
     use_torch_threads();
-    const kernels::OvqInputs inputs = kernel_inputs(q, k, v, beta, *call);
+    const Tensor weights = call->options.weighted ? more[0] : Tensor();
+    const kernels::OvqInputs inputs = kernel_inputs(q, k, v, beta, weights, *call);
     std::vector<OvqState> states = working_states(q, k, v, *call);
     const Tensor o = empty_output({q.size(0), q.size(1), q.size(2), v.size(3)});
     kernels::OvqOutputs outputs = {.o = view_of(o), .lse = {}, .assignments = {}};
@@ -83,13 +89,12 @@ class FusedOvqAttention : public torch::autograd::Function<FusedOvqAttention> {
     for (OvqState& state : states) {
       if (!call->want_states) break;
       call->final.push_back(std::make_shared<OvqState>(std::move(state)));
-      const StateTensors views = views_of(call->final.back());
-      for (const Tensor& x : {views.keys, views.values, views.pending_keys, views.pending_values}) results.push_back(x);
+      for (const Tensor& x : views_of(call->final.back()).list()) results.push_back(x);
     }
     if (call->want_gradients) {
-      context->save_for_backward({q, k, v, beta, o, lse, assignments});
+      context->save_for_backward({q, k, v, beta, o, lse, assignments, weights});
       context->saved_data["call"] = c10::IValue::make_capsule(call);
-      context->saved_data["state_tensors"] = static_cast<int64_t>(state_tensors.size());
+      context->saved_data["state_tensors"] = static_cast<int64_t>(more.size()) - (call->options.weighted ? 1 : 0);
       context->set_materialize_grads(false);
     }
     return results;
@@ -100,7 +105,7 @@ class FusedOvqAttention : public torch::autograd::Function<FusedOvqAttention> {
     use_torch_threads();
     const variable_list saved = context->get_saved_variables();
     const Tensor &q = saved[0], &k = saved[1], &v = saved[2], &beta = saved[3], &o = saved[4], &lse = saved[5];
-    const Tensor& assignments = saved[6];
+    const Tensor &assignments = saved[6], &weights = saved[7];
     const auto capsule = context->saved_data["call"].toCapsule();
     const OvqCall& call = static_cast<const OvqCall&>(*capsule);
 
@@ -115,32 +120,41 @@ class FusedOvqAttention : public torch::autograd::Function<FusedOvqAttention> {
     }
     std::vector<Tensor> kept;  // what the views below look into
     std::vector<kernels::OvqStateGradients<const float>> d_final;
-    const auto view = [&](const Tensor& gradient) -> kernels::View<const float> {
+    const auto view = [&](Tensor gradient) -> kernels::View<const float> {
       if (!gradient.defined() || gradient.numel() == 0) return {};
+      if (gradient.dim() == 3) gradient = gradient.unsqueeze(-1);  // counts and pending weights
       kept.push_back(with_contiguous_rows(gradient));
       return state_view_of(kept.back());
     };
-    for (size_t i = 1; i + 3 < gradients.size(); i += 4) {
+    const bool weighted = call.options.weighted;
+    const size_t per_state = StateTensors::count(weighted);
+    for (size_t i = 1; i + per_state <= gradients.size(); i += per_state) {
       d_final.push_back({view(gradients[i]), view(gradients[i + 1]), view(gradients[i + 2]), view(gradients[i + 3])});
+      if (!weighted) continue;
+      d_final.back().counts = view(gradients[i + 4]);
+      d_final.back().pending_weights = view(gradients[i + 5]);
     }
     std::vector<Tensor> d_states;
     std::vector<kernels::OvqStateGradients<float>> d_initial;
     const int64_t state_tensors = context->saved_data["state_tensors"].toInt();
     for (size_t i = 0; i < initial.size() && state_tensors > 0; ++i) {
-      kernels::View<float> views[4];
-      const kernels::View<const float> shapes[4] = {initial[i].keys(), initial[i].values(), initial[i].pending_keys(),
-                                                    initial[i].pending_values()};
-      for (int j = 0; j < 4; ++j) {
-        d_states.push_back(at::zeros({shapes[j].batch, shapes[j].heads, shapes[j].time, shapes[j].dim}, q.options()));
-        if (d_states.back().numel() > 0) views[j] = state_view_of(d_states.back());
+      kernels::View<float> views[6];
+      const kernels::View<const float> shapes[6] = {initial[i].keys(),         initial[i].values(),
+                                                    initial[i].pending_keys(), initial[i].pending_values(),
+                                                    initial[i].real_counts(),  initial[i].pending_weights()};
+      for (size_t j = 0; j < per_state; ++j) {
+        const Tensor d = at::zeros({shapes[j].batch, shapes[j].heads, shapes[j].time, shapes[j].dim}, q.options());
+        if (d.numel() > 0) views[j] = state_view_of(d);
+        d_states.push_back(j < 4 ? d : d.squeeze(-1));
       }
-      d_initial.push_back({views[0], views[1], views[2], views[3]});
+      d_initial.push_back({views[0], views[1], views[2], views[3], views[4], views[5]});
     }
 
     const Tensor d_q = empty_output(q.sizes()), d_k = empty_output(k.sizes()), d_v = empty_output(v.sizes());
     const Tensor d_beta = empty_output(beta.sizes());
+    const Tensor d_weights = weighted ? empty_output(weights.sizes()) : Tensor();
     kernels::ovq_attention_backward(
-        kernel_inputs(q, k, v, beta, call),
+        kernel_inputs(q, k, v, beta, weights, call),
         {.o = view_of(o),
          .lse = view_of(lse),
          .assignments = {assignments.data_ptr<int32_t>(), static_cast<size_t>(assignments.numel())},
@@ -150,8 +164,10 @@ class FusedOvqAttention : public torch::autograd::Function<FusedOvqAttention> {
          .d_k = view_of(d_k),
          .d_v = view_of(d_v),
          .d_beta = span_of(d_beta),
-         .d_initial = d_initial});
+         .d_initial = d_initial,
+         .d_weights = weighted ? weight_view_of(d_weights) : kernels::View<float>{}});
     variable_list results = {d_q, d_k, d_v, d_beta};
+    if (weighted) results.push_back(d_weights);
     results.insert(results.end(), d_states.begin(), d_states.end());
     results.emplace_back();  // the call
     return once_differentiable(kOp, std::move(results));
@@ -185,6 +201,8 @@ void check_states(const char* op, const Inputs& in, const OvqOptions& options, c
                    " kv heads, key dim ", shape.key_dim, ", value dim ", shape.value_dim, "; must be ", wanted.batch,
                    ", ", wanted.kv_heads, ", ", wanted.key_dim, ", ", wanted.value_dim);
     OvqOptions made_with = state.options();
+    kernels::check(made_with.weighted == options.weighted, op, "states[", i, "] was made ",
+                   made_with.weighted ? "with weights; weights are missing" : "without weights; weights are given");
     made_with.centroids = options.centroids;
     kernels::check(made_with == options, op, "states[", i, "] was made with other options; only centroids may change");
   }
@@ -201,7 +219,7 @@ OvqResult run_plain(const Inputs& in, const OvqOptions& options, const std::vect
     const Tensor q = part(in.q), k = part(in.k), v = part(in.v);
     PlainState state = states.empty() ? PlainState::empty(k, v, options) : states[i]->plain();
     state.options = options;
-    PlainResult run = plain_ovq_attention(q, k, v, in.beta, state);
+    PlainResult run = plain_ovq_attention(q, k, v, in.beta, state, options.weighted ? part(in.weights) : Tensor());
     parts.push_back(run.o);
     result.states.push_back(c10::make_intrusive<State>(std::move(run.state)));
   }
@@ -219,33 +237,34 @@ OvqResult run_fused(const Inputs& in, const OvqOptions& options, const std::vect
   call->options = options;
   call->cu_seqlens = in.cu_seqlens;
   call->want_states = want_states;
-  std::vector<Tensor> state_tensors;
+  std::vector<Tensor> more;
+  if (options.weighted) more.push_back(in.weights);
   bool gradients = in.q.requires_grad() || in.k.requires_grad() || in.v.requires_grad() || in.beta.requires_grad();
   for (const StatePtr& state : states) {
     call->initial.push_back(state->kernel());
-    const StateTensors x = state->tensors();
-    for (const Tensor& tensor : {x.keys, x.values, x.pending_keys, x.pending_values}) {
-      state_tensors.push_back(tensor);
-      gradients = gradients || tensor.requires_grad();
-    }
+    for (const Tensor& tensor : state->tensors().list()) more.push_back(tensor);
   }
+  for (const Tensor& tensor : more) gradients = gradients || tensor.requires_grad();
   call->want_gradients = gradients && at::GradMode::is_enabled();
-  variable_list out = FusedOvqAttention::apply(in.q, in.k, in.v, in.beta, at::TensorList(state_tensors), call);
+  variable_list out = FusedOvqAttention::apply(in.q, in.k, in.v, in.beta, at::TensorList(more), call);
   OvqResult result;
   result.o = out[0].to(in.dtype);
   for (size_t i = 0; i < call->final.size(); ++i) {
     StateTensors tracked;
-    if (call->want_gradients) tracked = {out[1 + 4 * i], out[2 + 4 * i], out[3 + 4 * i], out[4 + 4 * i]};
+    const size_t per_state = StateTensors::count(options.weighted);
+    if (call->want_gradients) tracked = StateTensors::from(at::TensorList(out).slice(1 + per_state * i, per_state));
     result.states.push_back(c10::make_intrusive<State>(call->final[i], std::move(tracked)));
   }
   call->final.clear();
   return result;
 }
 
-OvqResult run(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& beta, const OvqOptions& options,
-              const c10::optional<Tensor>& cu_seqlens, const std::vector<StatePtr>& states, bool want_states) {
-  const Inputs in = make_inputs(kOp, q, k, v, beta, cu_seqlens);
+OvqResult run(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& beta, OvqOptions options,
+              const c10::optional<Tensor>& cu_seqlens, const std::vector<StatePtr>& states,
+              const c10::optional<Tensor>& weights, bool want_states) {
+  const Inputs in = make_inputs(kOp, q, k, v, beta, cu_seqlens, weights);
   check_times(kOp, in);
+  options.weighted = in.weights.defined();
   kernels::check_options(kOp, options, in.q.size(3));
   if (in.path == Path::meta) {
     kernels::check(!want_states, kOp, "meta tensors have no state");
@@ -288,24 +307,26 @@ std::string to_string(kernels::Growth growth) { return name_of(kGrowthNames, gro
 std::string to_string(kernels::NewCentroids new_centroids) { return name_of(kNewCentroidsNames, new_centroids); }
 
 Tensor ovq_attention(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& beta, const OvqOptions& options,
-                     const c10::optional<Tensor>& cu_seqlens) {
-  return run(q, k, v, beta, options, cu_seqlens, {}, false).o;
+                     const c10::optional<Tensor>& cu_seqlens, const c10::optional<Tensor>& weights) {
+  return run(q, k, v, beta, options, cu_seqlens, {}, weights, false).o;
 }
 
 OvqResult ovq_attention_with_state(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& beta,
                                    const OvqOptions& options, const c10::optional<Tensor>& cu_seqlens,
-                                   const std::vector<StatePtr>& states) {
-  return run(q, k, v, beta, options, cu_seqlens, states, true);
+                                   const std::vector<StatePtr>& states, const c10::optional<Tensor>& weights) {
+  return run(q, k, v, beta, options, cu_seqlens, states, weights, true);
 }
 
 Tensor ovq_step(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& beta,
-                const std::vector<StatePtr>& states, const c10::optional<Tensor>& cu_seqlens) {
+                const std::vector<StatePtr>& states, const c10::optional<Tensor>& cu_seqlens,
+                const c10::optional<Tensor>& weights) {
   constexpr const char* op = "step";
   const at::NoGradGuard no_grad;
-  const Inputs in = make_inputs(op, q, k, v, beta, cu_seqlens);
+  const Inputs in = make_inputs(op, q, k, v, beta, cu_seqlens, weights);
   kernels::check(in.path != Path::meta, op, "meta tensors have no state");
   check_times(op, in);
-  const OvqOptions options = states.empty() ? OvqOptions{} : states.front()->options();
+  OvqOptions options = states.empty() ? OvqOptions{} : states.front()->options();
+  options.weighted = in.weights.defined();
   check_states(op, in, options, states);
   for (size_t i = 0; i < states.size(); ++i) {
     const auto first = std::find(states.begin(), states.end(), states[i]) - states.begin();
@@ -330,7 +351,7 @@ Tensor ovq_step(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor&
     for (size_t i = 0; i < states.size(); ++i) states[i]->own_kernel() = std::move(row[i]);
   };
   try {
-    kernels::ovq_attention_forward(kernel_inputs(in.q, in.k, in.v, in.beta, call),
+    kernels::ovq_attention_forward(kernel_inputs(in.q, in.k, in.v, in.beta, in.weights, call),
                                    {.o = view_of(o), .lse = {}, .assignments = {}}, row);
   } catch (...) {
     put_back();

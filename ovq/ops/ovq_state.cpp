@@ -1,10 +1,10 @@
 #include "ovq/ops/ovq_state.h"
 
-#include <array>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <sstream>
+#include <vector>
 
 #include "ovq/kernels/error.h"
 
@@ -13,13 +13,18 @@ namespace {
 
 using at::Tensor;
 
-Tensor view_into(const std::shared_ptr<kernels::OvqState>& state, const kernels::View<const float>& view) {
-  if (view.data == nullptr || view.time == 0)
-    return at::empty({view.batch, view.heads, view.time, view.dim}, at::kFloat);
+// [B, H, n, D]; of weights, which have no D, [B, H, n]
+Tensor view_into(const std::shared_ptr<kernels::OvqState>& state, const kernels::View<const float>& view,
+                 bool weights = false) {
+  std::vector<int64_t> sizes = {view.batch, view.heads, view.time, view.dim};
+  std::vector<int64_t> strides = {view.batch_stride, view.head_stride, view.time_stride, 1};
+  if (weights) {
+    sizes.pop_back();
+    strides.pop_back();
+  }
+  if (view.data == nullptr || view.time == 0) return at::empty(sizes, at::kFloat);
   return at::from_blob(
-      const_cast<float*>(view.data), {view.batch, view.heads, view.time, view.dim},
-      {view.batch_stride, view.head_stride, view.time_stride, 1}, [state](void*) {},
-      at::TensorOptions().dtype(at::kFloat));
+      const_cast<float*>(view.data), sizes, strides, [state](void*) {}, at::TensorOptions().dtype(at::kFloat));
 }
 
 void require_fused(const State& state, const char* what) {
@@ -28,8 +33,10 @@ void require_fused(const State& state, const char* what) {
                 c10::toString(state.plain().keys.scalar_type()), "; only float32 states on the CPU have a file format");
 }
 
-std::array<Tensor*, 5> tensors_of(PlainState& state) {
-  return {&state.keys, &state.values, &state.counts, &state.pending_keys, &state.pending_values};
+std::vector<Tensor*> tensors_of(PlainState& state) {
+  std::vector<Tensor*> all = {&state.keys, &state.values, &state.counts, &state.pending_keys, &state.pending_values};
+  if (state.options.weighted) all.push_back(&state.pending_weights);
+  return all;
 }
 
 c10::intrusive_ptr<State> read_all(const char* op, std::istream& in) {
@@ -42,9 +49,32 @@ c10::intrusive_ptr<State> read_all(const char* op, std::istream& in) {
 
 }  // namespace
 
+std::vector<Tensor> StateTensors::list() const {
+  if (!counts.defined()) return {keys, values, pending_keys, pending_values};
+  return {keys, values, pending_keys, pending_values, counts, pending_weights};
+}
+
+StateTensors StateTensors::from(at::TensorList list) {
+  StateTensors tensors{list[0], list[1], list[2], list[3], {}, {}};
+  if (list.size() > 4) {
+    tensors.counts = list[4];
+    tensors.pending_weights = list[5];
+  }
+  return tensors;
+}
+
 StateTensors views_of(const std::shared_ptr<kernels::OvqState>& state) {
-  return {view_into(state, state->keys()), view_into(state, state->values()), view_into(state, state->pending_keys()),
-          view_into(state, state->pending_values())};
+  StateTensors views = {view_into(state, state->keys()),
+                        view_into(state, state->values()),
+                        view_into(state, state->pending_keys()),
+                        view_into(state, state->pending_values()),
+                        {},
+                        {}};
+  if (state->options().weighted) {
+    views.counts = view_into(state, state->real_counts(), true);
+    views.pending_weights = view_into(state, state->pending_weights(), true);
+  }
+  return views;
 }
 
 State::State(std::shared_ptr<kernels::OvqState> kernel, StateTensors tracked)
@@ -60,18 +90,25 @@ kernels::OvqShape State::shape() const {
 int64_t State::nbytes() const {
   if (fused()) return kernel_->nbytes();
   int64_t bytes = 0;
-  for (const Tensor& x : {plain_.keys, plain_.values, plain_.counts, plain_.pending_keys, plain_.pending_values}) {
-    bytes += static_cast<int64_t>(x.numel() * x.element_size());
-  }
+  PlainState plain = plain_;
+  for (const Tensor* x : tensors_of(plain)) bytes += static_cast<int64_t>(x->numel() * x->element_size());
   return bytes;
 }
 
 StateTensors State::tensors() const {
-  if (!fused()) return {plain_.keys, plain_.values, plain_.pending_keys, plain_.pending_values};
+  if (!fused()) {
+    return {plain_.keys,
+            plain_.values,
+            plain_.pending_keys,
+            plain_.pending_values,
+            options().weighted ? plain_.counts : Tensor(),
+            plain_.pending_weights};
+  }
   return tracked_.keys.defined() ? tracked_ : views_of(kernel_);
 }
 
 Tensor State::counts() const {
+  if (options().weighted) return tensors().counts;
   if (!fused()) return plain_.counts.clone();
   const kernels::OvqShape& shape = kernel_->shape();
   const Tensor counts = at::empty({shape.batch, shape.kv_heads, kernel_->size()}, at::kLong);
@@ -83,6 +120,8 @@ Tensor State::counts() const {
   }
   return counts;
 }
+
+Tensor State::pending_weights() const { return tensors().pending_weights; }
 
 kernels::OvqState& State::own_kernel() {
   tracked_ = {};

@@ -7,15 +7,22 @@
 
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "ovq/kernels/ovq_state.h"
 #include "ovq/ops/plain_attention.h"
 
 namespace ovq::ops {
 
-// What gradients flow through: [B, Hkv, n, dk], [B, Hkv, n, dv], [B, Hkv, pending, dk], [B, Hkv, pending, dv].
+// What gradients flow through: [B, Hkv, n, dk], [B, Hkv, n, dv], [B, Hkv, pending, dk], [B, Hkv, pending, dv]; with
+// weights also [B, Hkv, n] and [B, Hkv, pending], undefined without.
 struct StateTensors {
   at::Tensor keys, values, pending_keys, pending_values;
+  at::Tensor counts, pending_weights;
+
+  static size_t count(bool weighted) { return weighted ? 6 : 4; }
+  std::vector<at::Tensor> list() const;  // those that are defined
+  static StateTensors from(at::TensorList list);
 };
 
 class State : public torch::CustomClassHolder {
@@ -33,7 +40,9 @@ class State : public torch::CustomClassHolder {
   int64_t position() const { return fused() ? kernel_->position() : plain_.position; }
   int64_t nbytes() const;
   StateTensors tensors() const;
-  at::Tensor counts() const;  // [B, Hkv, n] int64, a copy
+  // [B, Hkv, n] int64, a copy; with weights the sums of the tokens' weights, which gradients flow through.
+  at::Tensor counts() const;
+  at::Tensor pending_weights() const;  // [B, Hkv, pending] with weights; undefined without
 
   // The kernels' state for a change in place: nobody else looks into it.
   kernels::OvqState& own_kernel();

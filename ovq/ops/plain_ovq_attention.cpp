@@ -61,10 +61,44 @@ Tensor farthest_first(const Tensor& tokens, int64_t count) {
   return chosen;
 }
 
+// w (1 - s), a similarity above 1 counting as 1: the weighted distance to what the dictionary has
+Tensor founder_score(const Tensor& weights, const Tensor& similarity) {
+  return weights * (1 - similarity).clamp_min(0);
+}
+
+// The same with weights [B, H, L]: the heaviest key, then again and again the one with the largest score; the less
+// similar one on a tie.
+Tensor farthest_first(const Tensor& tokens, const Tensor& weights, int64_t count) {
+  const Tensor similarity = without_nan(at::matmul(tokens, tokens.transpose(-1, -2)));  // [B, H, L, L]
+  const int64_t chunk = tokens.size(2);
+  Tensor chosen = at::zeros_like(weights, at::kBool);
+  Tensor closest = at::full_like(weights, -kInfinity);
+  Tensor next = std::get<1>(weights.max(-1, true));
+  for (int64_t i = 0; i < count; ++i) {
+    chosen.scatter_(-1, next, true);
+    const Tensor column = similarity.gather(-1, next.unsqueeze(-2).expand({-1, -1, chunk, -1})).squeeze(-1);
+    closest = at::maximum(closest, column);
+    const Tensor score = founder_score(weights, closest).masked_fill(chosen, -1);
+    const Tensor behind = score != std::get<0>(score.max(-1, true));
+    next = std::get<1>(closest.masked_fill(behind, kInfinity).min(-1, true));
+    // A chosen key is never chosen again, even where the others are infinitely similar.
+    next = at::where(chosen.gather(-1, next), std::get<1>(chosen.to(at::kInt).min(-1, true)), next);
+  }
+  return chosen;
+}
+
 // True for the `count` tokens with the smallest rank [B, H, L], earlier on a tie.
 Tensor smallest(const Tensor& rank, int64_t count) {
   const Tensor order = std::get<1>(at::sort(rank, /*stable=*/true, -1, false)).slice(-1, 0, count);
   return at::zeros_like(rank, at::kBool).scatter_(-1, order, true);
+}
+
+// True for the `count` tokens with the largest score, the less similar and then the earlier one on a tie.
+Tensor largest_score(const Tensor& weights, const Tensor& similarity, int64_t count) {
+  const Tensor by_similarity = std::get<1>(at::sort(similarity, /*stable=*/true, -1, false));
+  const Tensor score = founder_score(weights, similarity).gather(-1, by_similarity);
+  const Tensor by_score = std::get<1>(at::sort(score, /*stable=*/true, -1, true)).slice(-1, 0, count);
+  return at::zeros_like(similarity, at::kBool).scatter_(-1, by_similarity.gather(-1, by_score), true);
 }
 
 // The ranks are 64-bit and unsigned; their order is what counts.
@@ -95,6 +129,9 @@ Choice choose(const PlainState& state, const Tensor& tokens, int64_t chunk_index
   if (!founding) std::tie(best, index) = nearest(tokens, state.keys);
   if (options.new_centroids == NewCentroids::random) {
     founds = random_founders(tokens, options, chunk_index, new_count);
+  } else if (options.weighted) {
+    const Tensor weights = state.pending_weights.slice(2, 0, options.chunk);
+    founds = founding ? farthest_first(tokens, weights, new_count) : largest_score(weights, best, new_count);
   } else {
     founds = founding ? farthest_first(tokens, new_count) : smallest(best, new_count);
   }
@@ -114,8 +151,9 @@ Tensor row_numbers(const Tensor& index, int64_t n) {
   return (index + at::arange(batch * heads, index.options()).mul_(n).view({batch, heads, 1})).flatten();
 }
 
-// D' <- D + sum (x - D) rate, keys and values alike. In place on the grown dictionary, of which nothing has been saved
-// for backward yet: one copy of it per chunk. Whole rows move; gather and scatter_add would move single elements.
+// D' <- D + sum (x - D) rate, keys and values alike; rate is w / counts' with weights. In place on the grown
+// dictionary, of which nothing has been saved for backward yet: one copy of it per chunk. Whole rows move; gather and
+// scatter_add would move single elements.
 Tensor update_rows(const Tensor& rows, const Tensor& tokens, const Choice& choice, const Tensor& founder,
                    const Tensor& rate) {
   const int64_t chunk = tokens.size(2), dim = tokens.size(3);
@@ -137,7 +175,7 @@ void write_chunk(PlainState& state, int64_t committed, const Tensor& forced) {
   const int64_t new_count = kernels::new_centroid_count(options, size, committed);
   const Tensor tokens_k = state.pending_keys.slice(2, 0, chunk), tokens_v = state.pending_values.slice(2, 0, chunk);
   Choice choice;
-  Tensor founder, counts, rate, touched;
+  Tensor founder;
   {
     const at::NoGradGuard no_grad;
     if (forced.defined()) {
@@ -146,18 +184,18 @@ void write_chunk(PlainState& state, int64_t committed, const Tensor& forced) {
       choice = choose(state, tokens_k, committed / chunk - 1, new_count);
     }
     founder = std::get<1>(at::sort(choice.founds.to(at::kInt), /*stable=*/true, -1, true)).slice(-1, 0, new_count);
-    counts = at::cat(
-        {state.counts, at::zeros({state.counts.size(0), state.counts.size(1), new_count}, state.counts.options())}, 2);
-    const Tensor before = counts;
-    counts = counts.scatter_add(2, choice.centroid, at::ones_like(choice.centroid));
-    if (options.normalize) touched = (counts != before).unsqueeze(-1);
-    rate = options.rate ? at::full_like(choice.centroid, *options.rate, tokens_k.scalar_type())
-                        : 1.0 / counts.gather(2, choice.centroid).to(tokens_k.scalar_type());
   }
+  const Tensor weights = options.weighted ? state.pending_weights.slice(2, 0, chunk) : at::ones_like(choice.centroid);
+  const Tensor none = at::zeros({state.counts.size(0), state.counts.size(1), new_count}, state.counts.options());
+  const Tensor counts = at::cat({state.counts, none}, 2).scatter_add(2, choice.centroid, weights);
+  const Tensor rate =
+      options.rate ? at::full_like(choice.centroid, *options.rate, tokens_k.scalar_type())
+                   : weights.to(tokens_k.scalar_type()) / counts.gather(2, choice.centroid).to(tokens_k.scalar_type());
   state.keys = update_rows(state.keys, tokens_k, choice, founder, rate);
   state.values = update_rows(state.values, tokens_v, choice, founder, rate);
   state.counts = counts;
   if (options.normalize) {
+    const Tensor touched = at::zeros_like(counts, at::kBool).scatter_(2, choice.centroid, true).unsqueeze(-1);
     const Tensor norm = state.keys.detach().norm(2, {-1}, true);
     const Tensor rescale = touched.logical_and(norm > 0);
     // Only the rows that are rescaled are divided: a zero row has no gradient of its norm.
@@ -166,6 +204,7 @@ void write_chunk(PlainState& state, int64_t committed, const Tensor& forced) {
   }
   state.pending_keys = state.pending_keys.slice(2, chunk);
   state.pending_values = state.pending_values.slice(2, chunk);
+  if (options.weighted) state.pending_weights = state.pending_weights.slice(2, chunk);
 }
 
 // True where a key of the window lies after the query: [G * r, window] for the window's last r tokens
@@ -177,7 +216,9 @@ Tensor future(const Tensor& like, int64_t group, int64_t count, int64_t window) 
 // saved what is overwritten; `split` has one backward for both parts.
 Tensor read_chunk(const PlainState& state, const Tensor& rows, const Tensor& window_keys, const Tensor& hidden) {
   const int64_t window = window_keys.size(2), size = state.keys.size(2);
-  const Tensor recent = at::matmul(rows, window_keys.transpose(-1, -2)).masked_fill_(hidden, -kInfinity);
+  Tensor recent = at::matmul(rows, window_keys.transpose(-1, -2));
+  if (state.options.weighted) recent.add_(at::log(state.pending_weights).unsqueeze(-2));
+  recent.masked_fill_(hidden, -kInfinity);
   if (size == 0) return at::matmul(at::softmax(recent, -1), state.pending_values);
   const Tensor log_counts = at::log(state.counts.to(rows.scalar_type())).unsqueeze(-2);
   const Tensor distant = at::matmul(rows, state.keys.transpose(-1, -2)).add_(log_counts);
@@ -207,12 +248,13 @@ PlainState PlainState::empty(const Tensor& k, const Tensor& v, const OvqOptions&
   state.options = options;
   state.keys = state.pending_keys = k.new_zeros({batch, heads, 0, k.size(3)});
   state.values = state.pending_values = v.new_zeros({batch, heads, 0, v.size(3)});
-  state.counts = at::zeros({batch, heads, 0}, k.options().dtype(at::kLong));
+  state.counts = at::zeros({batch, heads, 0}, options.weighted ? k.options() : k.options().dtype(at::kLong));
+  if (options.weighted) state.pending_weights = k.new_zeros({batch, heads, 0});
   return state;
 }
 
 PlainResult plain_ovq_attention(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& beta,
-                                const PlainState& initial, const Tensor& forced) {
+                                const PlainState& initial, const Tensor& weights, const Tensor& forced) {
   PlainState state = initial;
   const OvqOptions& options = initial.options;
   const int64_t time = q.size(1), kv_heads = k.size(2), group = q.size(2) / kv_heads, chunk = options.chunk;
@@ -220,11 +262,12 @@ PlainResult plain_ovq_attention(const Tensor& q, const Tensor& k, const Tensor& 
   // Split once: the backward of each slice would be a tensor of all tokens.
   const std::vector<int64_t> sizes = chunk_sizes(state.position % chunk, chunk, time);
   const auto pieces = [&](const Tensor& x) { return x.transpose(1, 2).split_with_sizes(sizes, 2); };  // [B, H, r, D]
-  std::vector<Tensor> queries, keys, values;
+  std::vector<Tensor> queries, keys, values, masses;
   if (!sizes.empty()) {
     queries = pieces(q * beta.unsqueeze(-1));
     keys = pieces(k);
     values = pieces(v);
+    if (options.weighted) masses = pieces(weights);
   }
   std::vector<Tensor> outputs;
   Tensor hidden;
@@ -232,6 +275,7 @@ PlainResult plain_ovq_attention(const Tensor& q, const Tensor& k, const Tensor& 
     const int64_t row = state.position % chunk, count = sizes[piece];
     state.pending_keys = append(state.pending_keys, keys[piece]);
     state.pending_values = append(state.pending_values, values[piece]);
+    if (options.weighted) state.pending_weights = append(state.pending_weights, masses[piece]);
     Tensor rows = queries[piece], window_keys = state.pending_keys;
     if (options.rope) {
       // The current chunk stands at positions L + 1 ... 2 L, the previous one before it.
@@ -258,6 +302,7 @@ PlainResult plain_ovq_attention(const Tensor& q, const Tensor& k, const Tensor& 
   // Tokens that wait do not keep the others alive, nor see changes to k and v.
   state.pending_keys = state.pending_keys.clone();
   state.pending_values = state.pending_values.clone();
+  if (options.weighted) state.pending_weights = state.pending_weights.clone();
   return {at::cat(outputs, 2).transpose(1, 2), state};
 }
 

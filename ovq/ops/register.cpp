@@ -32,11 +32,11 @@ OvqOptions make_options(int64_t chunk, int64_t centroids, const std::string& gro
 Tensor ovq_attention(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& beta, int64_t chunk,
                      int64_t centroids, std::string growth, int64_t total_tokens, std::string new_centroids,
                      c10::optional<double> rate, bool normalize, bool rope, double rope_base, int64_t seed,
-                     const c10::optional<Tensor>& cu_seqlens) {
+                     const c10::optional<Tensor>& cu_seqlens, const c10::optional<Tensor>& weights) {
   return ovq::ops::ovq_attention(
       q, k, v, beta,
       make_options(chunk, centroids, growth, total_tokens, new_centroids, rate, normalize, rope, rope_base, seed),
-      cu_seqlens);
+      cu_seqlens, weights);
 }
 
 std::tuple<Tensor, std::vector<StatePtr>> ovq_attention_start(const Tensor& q, const Tensor& k, const Tensor& v,
@@ -44,11 +44,12 @@ std::tuple<Tensor, std::vector<StatePtr>> ovq_attention_start(const Tensor& q, c
                                                               std::string growth, int64_t total_tokens,
                                                               std::string new_centroids, c10::optional<double> rate,
                                                               bool normalize, bool rope, double rope_base, int64_t seed,
-                                                              const c10::optional<Tensor>& cu_seqlens) {
+                                                              const c10::optional<Tensor>& cu_seqlens,
+                                                              const c10::optional<Tensor>& weights) {
   auto result = ovq::ops::ovq_attention_with_state(
       q, k, v, beta,
       make_options(chunk, centroids, growth, total_tokens, new_centroids, rate, normalize, rope, rope_base, seed),
-      cu_seqlens, {});
+      cu_seqlens, {}, weights);
   return {result.o, result.states};
 }
 
@@ -56,16 +57,17 @@ std::tuple<Tensor, std::vector<StatePtr>> ovq_attention_start(const Tensor& q, c
 std::tuple<Tensor, std::vector<StatePtr>> ovq_attention_continue(const Tensor& q, const Tensor& k, const Tensor& v,
                                                                  const Tensor& beta, std::vector<StatePtr> states,
                                                                  c10::optional<int64_t> centroids,
-                                                                 const c10::optional<Tensor>& cu_seqlens) {
+                                                                 const c10::optional<Tensor>& cu_seqlens,
+                                                                 const c10::optional<Tensor>& weights) {
   OvqOptions options = states.empty() ? OvqOptions{} : states.front()->options();
   if (centroids) options.centroids = *centroids;
-  auto result = ovq::ops::ovq_attention_with_state(q, k, v, beta, options, cu_seqlens, states);
+  auto result = ovq::ops::ovq_attention_with_state(q, k, v, beta, options, cu_seqlens, states, weights);
   return {result.o, result.states};
 }
 
 Tensor ovq_step(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& beta, std::vector<StatePtr> states,
-                const c10::optional<Tensor>& cu_seqlens) {
-  return ovq::ops::ovq_step(q, k, v, beta, states, cu_seqlens);
+                const c10::optional<Tensor>& cu_seqlens, const c10::optional<Tensor>& weights) {
+  return ovq::ops::ovq_step(q, k, v, beta, states, cu_seqlens, weights);
 }
 
 Tensor attention(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& beta, int64_t window,
@@ -82,6 +84,12 @@ TORCH_LIBRARY(ovq, library) {
       .def("pending_keys", [](const StatePtr& self) { return self->tensors().pending_keys; })
       .def("pending_values", [](const StatePtr& self) { return self->tensors().pending_values; })
       .def("counts", [](const StatePtr& self) { return self->counts(); })
+      .def("weighted", [](const StatePtr& self) { return self->options().weighted; })
+      .def("pending_weights",
+           [](const StatePtr& self) -> c10::optional<Tensor> {
+             const Tensor weights = self->pending_weights();
+             return weights.defined() ? c10::optional<Tensor>(weights) : c10::nullopt;
+           })
       .def("position", [](const StatePtr& self) { return self->position(); })
       .def("nbytes", [](const StatePtr& self) { return self->nbytes(); })
       .def("fused", [](const StatePtr& self) { return self->fused(); })
@@ -115,14 +123,17 @@ TORCH_LIBRARY(ovq, library) {
 #define OVQ_OPTIONS                                                                                           \
   "int chunk=128, int centroids=2048, str growth='plateau', int total_tokens=0, str new_centroids='spread', " \
   "float? rate=None, bool normalize=False, bool rope=False, float rope_base=10000., int seed=0, Tensor? "     \
-  "cu_seqlens=None"
+  "cu_seqlens=None, Tensor? weights=None"
 #define OVQ_STATES "__torch__.torch.classes.ovq.State[]"
   library.def("ovq_attention(" OVQ_INPUTS ", " OVQ_OPTIONS ") -> Tensor", ovq_attention);
   library.def("ovq_attention_start(" OVQ_INPUTS ", " OVQ_OPTIONS ") -> (Tensor, " OVQ_STATES ")", ovq_attention_start);
   library.def("ovq_attention_continue(" OVQ_INPUTS ", " OVQ_STATES
-              " states, int? centroids=None, Tensor? cu_seqlens=None) -> (Tensor, " OVQ_STATES ")",
+              " states, int? centroids=None, Tensor? cu_seqlens=None, Tensor? weights=None) -> (Tensor, " OVQ_STATES
+              ")",
               ovq_attention_continue);
-  library.def("ovq_step(" OVQ_INPUTS ", " OVQ_STATES " states, Tensor? cu_seqlens=None) -> Tensor", ovq_step);
+  library.def("ovq_step(" OVQ_INPUTS ", " OVQ_STATES
+              " states, Tensor? cu_seqlens=None, Tensor? weights=None) -> Tensor",
+              ovq_step);
 #undef OVQ_INPUTS
 #undef OVQ_OPTIONS
 #undef OVQ_STATES

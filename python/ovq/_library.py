@@ -24,7 +24,8 @@ def load() -> None:
 def default_options() -> Dict[str, Any]:
     """The options of OVQ-attention and their defaults, in the order of the compiled op's schema."""
     arguments = torch.ops.ovq.ovq_attention.default._schema.arguments
-    return {a.name: a.default_value for a in arguments if a.has_default_value() and a.name != "cu_seqlens"}
+    tensors = ("cu_seqlens", "weights")
+    return {a.name: a.default_value for a in arguments if a.has_default_value() and a.name not in tensors}
 
 
 def call(name: str, *arguments: Any, op: Optional[str] = None) -> Any:

@@ -29,6 +29,7 @@ def ovq_attention(
     rope: Optional[bool] = None,
     rope_base: Optional[float] = None,
     seed: Optional[int] = None,
+    weights: Optional[Tensor] = None,
     cu_seqlens: Optional[Tensor] = None,
     state: Optional[States] = None,
     return_state: bool = False,
@@ -50,6 +51,9 @@ def ovq_attention(
         normalize: rescale the key centroids to unit norm after each write (False).
         rope: rotary positions within a window of two chunks (False); dk must be even. rope_base: 10000.
         seed: of "random".
+        weights: [B, T, Hkv], positive and finite: how much each token weighs as a data point (1: as without weights).
+            Counts are then sums of weights and centroids weighted means; differentiable. Not with a constant rate. A
+            state made with weights goes on with weights.
         cu_seqlens: [sequences + 1] integers from 0 to T: sequences packed along time, with B = 1.
         state: continue from it; it is left unchanged. With cu_seqlens a list, one per sequence. Options come from it;
             only `centroids` may differ, from the next write on.
@@ -75,31 +79,43 @@ def ovq_attention(
         states = _state_list("ovq_attention", state, cu_seqlens)
         _check_options(states, given)
         handles = [s._handle for s in states]
-        o, handles = call("ovq_attention_continue", *inputs, handles, centroids, cu_seqlens, op="ovq_attention")
+        o, handles = call(
+            "ovq_attention_continue", *inputs, handles, centroids, cu_seqlens, weights, op="ovq_attention"
+        )
     else:
         options = [default if given[name] is None else given[name] for name, default in DEFAULTS.items()]
         if not return_state:
-            return call("ovq_attention", *inputs, *options, cu_seqlens)
-        o, handles = call("ovq_attention_start", *inputs, *options, cu_seqlens, op="ovq_attention")
+            return call("ovq_attention", *inputs, *options, cu_seqlens, weights)
+        o, handles = call("ovq_attention_start", *inputs, *options, cu_seqlens, weights, op="ovq_attention")
     if not return_state:
         return o
     return o, State(handles[0]) if cu_seqlens is None else [State(handle) for handle in handles]
 
 
-def step(q: Tensor, k: Tensor, v: Tensor, beta: Beta, state: States, *, cu_seqlens: Optional[Tensor] = None) -> Tensor:
+def step(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    beta: Beta,
+    state: States,
+    *,
+    weights: Optional[Tensor] = None,
+    cu_seqlens: Optional[Tensor] = None,
+) -> Tensor:
     """Decodes the next token or tokens: `state` moves on in place; no autograd.
 
     Args:
         q: [B, T, Hq, dk]; k: [B, T, Hkv, dk]; v: [B, T, Hkv, dv], mostly with T = 1.
         beta: a number or a tensor [Hq].
         state: from `ovq_attention(..., return_state=True)`. With cu_seqlens a list, one per sequence.
+        weights: [B, T, Hkv], if the state was made with weights.
 
     Returns:
         o [B, T, Hq, dv], the same bits as one pass over everything.
     """
     states = _state_list("step", state, cu_seqlens)
     handles = [s._handle for s in states]
-    return call("ovq_step", q, k, v, _beta_tensor("step", beta), handles, cu_seqlens, op="step")
+    return call("ovq_step", q, k, v, _beta_tensor("step", beta), handles, cu_seqlens, weights, op="step")
 
 
 def attention(

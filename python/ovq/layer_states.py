@@ -109,7 +109,7 @@ class MixerState(LayerStates):
 
     @property
     def counts(self) -> Tensor:
-        """Tokens behind each centroid, [B, Hkv, n] int64."""
+        """Tokens behind each centroid, [B, Hkv, n] int64; with weighted writes the sums of their weights."""
         return self._of_dictionary("counts")
 
     def _of_dictionary(self, name: str) -> Tensor:

@@ -133,6 +133,7 @@ class OVQAttention(Mixer):
         centroids, chunk ... seed: see `ovq_attention`.
         value_shift: insert the key of the token before, with a learned mean of both tokens' values.
         convolution: a short convolution on queries and keys before their norm.
+        weighted_writes: learn how much each token counts in the dictionary, sigmoid(w_gate(x)) per kv head.
         beta_init: where b starts in beta = b sqrt(head_dim).
     """
 
@@ -155,6 +156,7 @@ class OVQAttention(Mixer):
         seed: int = 0,
         value_shift: bool = False,
         convolution: bool = False,
+        weighted_writes: bool = False,
         beta_init: float = 1.0,
         device: Any = None,
         dtype: Optional[torch.dtype] = None,
@@ -177,6 +179,7 @@ class OVQAttention(Mixer):
             seed=seed,
             value_shift=value_shift,
             convolution=convolution,
+            weighted_writes=weighted_writes,
             beta_init=beta_init,
             device=device,
             dtype=dtype,

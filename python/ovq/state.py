@@ -1,7 +1,7 @@
 """The memory of OVQ-attention between calls."""
 
 import os
-from typing import Any, Dict, Tuple, Union
+from typing import Any, Dict, Optional, Tuple, Union
 
 import torch
 from torch import Tensor
@@ -38,7 +38,7 @@ class State:
 
     @property
     def counts(self) -> Tensor:
-        """Tokens behind each centroid, [B, Hkv, n] int64."""
+        """Tokens behind each centroid, [B, Hkv, n] int64; with weights the sums of theirs, which gradients flow through."""
         return self._handle.counts()
 
     @property
@@ -50,6 +50,16 @@ class State:
     def pending_values(self) -> Tensor:
         """Values that wait for their chunk to complete, [B, Hkv, pending, dv]."""
         return self._handle.pending_values()
+
+    @property
+    def pending_weights(self) -> Optional[Tensor]:
+        """Weights of the tokens that wait, [B, Hkv, pending]; None without weights."""
+        return self._handle.pending_weights()
+
+    @property
+    def weighted(self) -> bool:
+        """Whether it was made with weights, and goes on with them."""
+        return self._handle.weighted()
 
     @property
     def position(self) -> int:

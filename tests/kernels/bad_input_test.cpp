@@ -151,6 +151,62 @@ TEST(BadInput, Beta) {
   }
 }
 
+TEST(BadInput, Weights) {
+  const auto weigh = [](Call& c) -> Tensor& {
+    c.problem.weights = Tensor({2, Call::kTokens, 2, 1});
+    c.problem.weights.fill(0.5f);
+    c.inputs.weights = c.problem.weights.view();
+    c.inputs.options.weighted = true;
+    c.states.assign(1, OvqState({2, 2, 6, 3}, c.inputs.options));
+    c.assignments.assign(ovq_assignment_count(c.inputs, c.states), 0);
+    c.outputs.assignments = c.assignments;
+    c.saved.assignments = c.assignments;
+    c.saved.initial = c.states;
+    return c.problem.weights;
+  };
+  Call right;
+  weigh(right);
+  EXPECT_NO_THROW(right.forward());
+  for (float bad : {0.0f, -0.0f, -1.0f, kNan, kInfinity}) {
+    expect_both_reject("weights", "not positive and finite", [&](Call& c) { *weigh(c).row(1, 19, 1) = bad; });
+  }
+  expect_both_reject("weights", "missing", [&](Call& c) { weigh(c), c.inputs.weights = {}; });
+  expect_both_reject("weights", "time", [&](Call& c) { weigh(c), c.inputs.weights.time = 19; });
+  expect_both_reject("weights", "heads", [&](Call& c) { weigh(c), c.inputs.weights.heads = 4; });
+  expect_both_reject("weights", "dim", [&](Call& c) { weigh(c), c.inputs.weights.dim = 2; });
+  expect_both_reject("weights", "without the option", [&](Call& c) {
+    weigh(c);
+    c.inputs.options.weighted = false;
+  });
+  expect_both_reject("rate", "a constant one", [&](Call& c) { weigh(c), c.inputs.options.rate = 0.1f; });
+  expect_both_reject("states", "without weights", [&](Call& c) {
+    weigh(c);
+    c.states.assign(1, OvqState({2, 2, 6, 3}, {.chunk = 8, .centroids = 10}));
+    c.saved.initial = c.states;
+  });
+  expect_both_reject("states", "with weights", [&](Call& c) {
+    c.states.assign(1, OvqState({2, 2, 6, 3}, {.chunk = 8, .centroids = 10, .weighted = true}));
+    c.saved.initial = c.states;
+  });
+  const auto ready = [&](Call& c) {
+    weigh(c);
+    c.forward();
+    c.saved.assignments = c.assignments;
+    c.states.assign(1, OvqState({2, 2, 6, 3}, c.inputs.options));
+    c.saved.initial = c.states;
+    c.gradients.d_weights = c.problem.weights.view();
+  };
+  Call whole;
+  ready(whole);
+  EXPECT_NO_THROW(whole.backward());
+  expect_backward_rejects("d_weights", "missing", [&](Call& c) { ready(c), c.gradients.d_weights = {}; });
+  expect_backward_rejects("d_weights", "heads", [&](Call& c) { ready(c), c.gradients.d_weights.heads = 1; });
+  const Tensor wrong({2, 3, 2, 2});
+  const std::vector<OvqStateGradients<const float>> d_final{{.counts = wrong.view()}};
+  expect_backward_rejects("d_final", "shape", [&](Call& c) { ready(c), c.output_gradients.d_final = d_final; });
+  expect_backward_rejects("d_final", "without weights", [&](Call& c) { c.output_gradients.d_final = d_final; });
+}
+
 TEST(BadInput, Options) {
   struct BadOption {
     const char* name;

@@ -18,20 +18,33 @@ namespace ovq::kernels::test {
 // Gradients of one state.
 struct StateTensors {
   Tensor keys, values, pending_keys, pending_values;
+  Tensor counts, pending_weights;  // with weights
+  bool weighted = false;
 
   StateTensors() = default;
-  StateTensors(const OvqShape& shape, int64_t size, int64_t pending, Layout layout)
+  StateTensors(const OvqShape& shape, int64_t size, int64_t pending, Layout layout, bool weighted)
       : keys({shape.batch, size, shape.kv_heads, shape.key_dim}, layout),
         values({shape.batch, size, shape.kv_heads, shape.value_dim}, layout),
         pending_keys({shape.batch, pending, shape.kv_heads, shape.key_dim}, layout),
-        pending_values({shape.batch, pending, shape.kv_heads, shape.value_dim}, layout) {}
+        pending_values({shape.batch, pending, shape.kv_heads, shape.value_dim}, layout),
+        weighted(weighted) {
+    if (!weighted) return;
+    counts = Tensor({shape.batch, size, shape.kv_heads, 1}, layout);
+    pending_weights = Tensor({shape.batch, pending, shape.kv_heads, 1}, layout);
+  }
 
+  std::vector<Tensor*> all() {
+    if (!weighted) return {&keys, &values, &pending_keys, &pending_values};
+    return {&keys, &values, &pending_keys, &pending_values, &counts, &pending_weights};
+  }
   void fill(Random& random) {
-    for (Tensor* tensor : {&keys, &values, &pending_keys, &pending_values}) tensor->fill(random);
+    for (Tensor* tensor : all()) tensor->fill(random);
   }
   template <class T>
   OvqStateGradients<T> views() const {
-    return {keys.view(), values.view(), pending_keys.view(), pending_values.view()};
+    if (!weighted) return {keys.view(), values.view(), pending_keys.view(), pending_values.view()};
+    return {keys.view(),           values.view(), pending_keys.view(),
+            pending_values.view(), counts.view(), pending_weights.view()};
   }
 };
 
@@ -46,6 +59,7 @@ struct OvqGradientTensors {
   Tensor d_q, d_k, d_v;
   std::vector<float> d_beta;
   std::vector<StateTensors> d_initial;
+  Tensor d_weights;  // with weights
 };
 
 inline OvqGradientTensors run_backward(const OvqInputs& inputs, const OvqForward& forward,
@@ -55,23 +69,27 @@ inline OvqGradientTensors run_backward(const OvqInputs& inputs, const OvqForward
                                Tensor(shape_of(inputs.k), layout),
                                Tensor(shape_of(inputs.v), layout),
                                std::vector<float>(inputs.q.heads, std::numeric_limits<float>::quiet_NaN()),
+                               {},
                                {}};
+  const bool weighted = inputs.options.weighted;
+  if (weighted) gradients.d_weights = Tensor({inputs.k.batch, inputs.k.time, inputs.k.heads, 1}, layout);
   std::vector<OvqStateGradients<float>> d_initial;
   std::vector<OvqStateGradients<const float>> d_final;
   for (const OvqState& state : problem.initial) {
-    gradients.d_initial.emplace_back(state.shape(), state.size(), state.pending(), layout);
+    gradients.d_initial.emplace_back(state.shape(), state.size(), state.pending(), layout, weighted);
   }
   for (const StateTensors& tensors : gradients.d_initial) d_initial.push_back(tensors.views<float>());
   for (const StateTensors& tensors : problem.d_final) d_final.push_back(tensors.views<const float>());
-  ovq_attention_backward(
-      inputs, {forward.o.view(), forward.lse.view(), forward.assignments, problem.initial},
-      {problem.d_o.view(), d_final},
-      {gradients.d_q.view(), gradients.d_k.view(), gradients.d_v.view(), gradients.d_beta, d_initial});
+  ovq_attention_backward(inputs, {forward.o.view(), forward.lse.view(), forward.assignments, problem.initial},
+                         {problem.d_o.view(), d_final},
+                         {gradients.d_q.view(), gradients.d_k.view(), gradients.d_v.view(), gradients.d_beta, d_initial,
+                          weighted ? gradients.d_weights.view() : View<float>{}});
   for (const Tensor* tensor : {&gradients.d_q, &gradients.d_k, &gradients.d_v}) EXPECT_TRUE(tensor->fences_intact());
-  for (const StateTensors& tensors : gradients.d_initial) {
-    for (const Tensor* tensor : {&tensors.keys, &tensors.values, &tensors.pending_keys, &tensors.pending_values}) {
-      EXPECT_TRUE(tensor->fences_intact());
-    }
+  if (weighted) {
+    EXPECT_TRUE(gradients.d_weights.fences_intact());
+  }
+  for (StateTensors& tensors : gradients.d_initial) {
+    for (const Tensor* tensor : tensors.all()) EXPECT_TRUE(tensor->fences_intact());
   }
   return gradients;
 }
@@ -79,6 +97,7 @@ inline OvqGradientTensors run_backward(const OvqInputs& inputs, const OvqForward
 template <class Scalar>
 struct OvqExpectedGradients {
   std::vector<Scalar> d_q, d_k, d_v, d_beta;
+  std::vector<Scalar> d_weights;  // [B, T, Hkv]; zero without weights
   std::vector<StateValues<Scalar>> d_initial;
 };
 
@@ -92,6 +111,7 @@ OvqExpectedGradients<Scalar> expected_backward(const OvqInputs& inputs, const Ov
   expected.d_k.resize(inputs.k.batch * inputs.k.time * kv_heads * inputs.k.dim);
   expected.d_v.resize(inputs.v.batch * inputs.v.time * kv_heads * inputs.v.dim);
   expected.d_beta.resize(inputs.q.heads);
+  expected.d_weights.resize(inputs.k.batch * inputs.k.time * kv_heads);
   std::vector<reference::OvqHeadGradients<Scalar>> heads;
   for (const Sequence& sequence : sequences_of(inputs, problem.initial)) {
     for (int64_t h = 0; h < kv_heads; ++h) {
@@ -107,7 +127,12 @@ OvqExpectedGradients<Scalar> expected_backward(const OvqInputs& inputs, const Ov
         const auto load = [&](const Tensor& tensor) {
           return reference::load<Scalar>(tensor.view(), sequence.state_batch, h, 0, tensor.view().time);
         };
-        d_final = {load(tensors.keys), load(tensors.values), load(tensors.pending_keys), load(tensors.pending_values)};
+        d_final = {
+            load(tensors.keys), load(tensors.values), load(tensors.pending_keys), load(tensors.pending_values), {}, {}};
+        if (tensors.weighted) {
+          d_final.counts = load(tensors.counts).data;
+          d_final.pending_weights = load(tensors.pending_weights).data;
+        }
       }
       heads.push_back(reference::ovq_attention_backward(
           reference::load_head<Scalar>(inputs, sequence.batch, h, sequence.first, sequence.tokens), forward.initial[i],
@@ -121,13 +146,15 @@ OvqExpectedGradients<Scalar> expected_backward(const OvqInputs& inputs, const Ov
         }
         std::copy_n(gradients.d_k[t], inputs.k.dim, expected.d_k.begin() + (token * kv_heads + h) * inputs.k.dim);
         std::copy_n(gradients.d_v[t], inputs.v.dim, expected.d_v.begin() + (token * kv_heads + h) * inputs.v.dim);
+        expected.d_weights[token * kv_heads + h] = gradients.d_weights[t];
       }
       for (int64_t g = 0; g < group; ++g) expected.d_beta[h * group + g] += gradients.d_beta[g];
     }
   }
   expected.d_initial = state_values<Scalar>(inputs, [&](int64_t i) {
     const reference::OvqHeadStateGradients<Scalar>& d = heads[i].d_initial;
-    return std::array{&d.keys, &d.values, &d.pending_keys, &d.pending_values};
+    return std::pair{std::array{&d.keys, &d.values, &d.pending_keys, &d.pending_values},
+                     std::array{&d.counts, &d.pending_weights}};
   });
   return expected;
 }
@@ -140,14 +167,14 @@ inline OvqBackwardProblem random_gradients(const OvqInputs& inputs, std::vector<
       random_tensor({inputs.q.batch, inputs.q.time, inputs.q.heads, inputs.v.dim}, layout, random),
       {}};
   for (const OvqState& state : final_states) {
-    problem.d_final.emplace_back(state.shape(), state.size(), state.pending(), layout);
+    problem.d_final.emplace_back(state.shape(), state.size(), state.pending(), layout, inputs.options.weighted);
     problem.d_final.back().fill(random);
   }
   return problem;
 }
 
-inline void expect_gradients_match(const OvqInputs& inputs, const OvqGradientTensors& actual,
-                                   const OvqExpectedGradients<float>& plain,
+inline void expect_gradients_match(const OvqInputs& inputs, std::span<const OvqState> initial,
+                                   const OvqGradientTensors& actual, const OvqExpectedGradients<float>& plain,
                                    const OvqExpectedGradients<double>& truth) {
   double beta = 0;
   for (float b : inputs.beta) beta = std::max(beta, std::abs(static_cast<double>(b)));
@@ -164,6 +191,22 @@ inline void expect_gradients_match(const OvqInputs& inputs, const OvqGradientTen
   EXPECT_TRUE(
       calibrated({.actual = actual.d_beta, .plain = plain.d_beta, .truth = truth.d_beta, .magnitude = terms * product}))
       << "d_beta";
+  // By the logarithm of a weight or count the gradient is as large as that of any logit, and dividing is exact but for
+  // a rounding; by the weight itself a small one would decide.
+  const auto expect_weights = [&](const char* name, const std::vector<float>& a, std::vector<float> p,
+                                  std::vector<double> t, const std::vector<float>& weights) {
+    std::vector<float> scaled = a;
+    for (size_t i = 0; i < weights.size() && weights.size() == t.size() && a.size() == t.size(); ++i) {
+      scaled[i] *= weights[i];
+      p[i] *= weights[i];
+      t[i] *= weights[i];
+    }
+    EXPECT_TRUE(calibrated({.actual = scaled, .plain = p, .truth = t, .magnitude = product})) << name;
+  };
+  const bool weighted = inputs.options.weighted;
+  if (weighted) {
+    expect_weights("d_weights", actual.d_weights.values(), plain.d_weights, truth.d_weights, dense(inputs.weights));
+  }
   for (size_t s = 0; s < actual.d_initial.size(); ++s) {
     SCOPED_TRACE(testing::Message() << "state " << s);
     const StateTensors& a = actual.d_initial[s];
@@ -177,6 +220,11 @@ inline void expect_gradients_match(const OvqInputs& inputs, const OvqGradientTen
                             .magnitude = beta * product}));
     EXPECT_TRUE(calibrated(
         {.actual = a.pending_values.values(), .plain = p.pending_values, .truth = t.pending_values, .magnitude = 1}));
+    if (!weighted) continue;
+    const StateValues<float> values = values_of(initial[s]);
+    expect_weights("counts", a.counts.values(), p.counts, t.counts, values.counts);
+    expect_weights("pending weights", a.pending_weights.values(), p.pending_weights, t.pending_weights,
+                   values.pending_weights);
   }
 }
 

@@ -29,13 +29,13 @@ void expect_backward_matches(const OvqCase& c, int64_t earlier = 0) {
 
   const OvqBackwardProblem backward = random_gradients(inputs, initial, states, c.layout, c.seed + 1000);
   const OvqGradientTensors gradients = run_backward(inputs, forward, backward, c.layout);
-  expect_gradients_match(inputs, gradients, expected_backward(inputs, plain, backward),
+  expect_gradients_match(inputs, initial, gradients, expected_backward(inputs, plain, backward),
                          expected_backward(inputs, truth, backward));
   for (size_t s = 0; s < initial.size(); ++s) expect_same_state(backward.initial[s], initial[s]);
 
   if (earlier > 0) return;
   const OvqBackwardProblem stateless{{}, backward.d_o, {}};
-  expect_gradients_match(inputs, run_backward(inputs, forward, stateless, c.layout),
+  expect_gradients_match(inputs, {}, run_backward(inputs, forward, stateless, c.layout),
                          expected_backward(inputs, plain, stateless), expected_backward(inputs, truth, stateless));
 }
 
@@ -48,7 +48,7 @@ TEST_P(OvqBackward, PairsOfSizes) {
   for (int64_t i = 0; i < 14; ++i) {
     for (int64_t j = 0; j < 7; ++j) {
       const auto [batch, query_heads, kv_heads] = kHeads[(i + 2 * j) % 5];
-      OvqOptions options = option_variants(kChunks[(i + j) % 5], kCentroids[(i + 3 * j) % 4])[(3 * i + j) % 10];
+      OvqOptions options = option_variants(kChunks[(i + j) % 5], kCentroids[(i + 3 * j) % 4])[(3 * i + j) % 15];
       if (kDims[j] % 2 == 1) options.rope = false;
       if (kDims[j] == 1) options.normalize = false;
       expect_backward_matches({.batch = batch,
@@ -107,6 +107,8 @@ TEST_P(OvqBackward, PackedSequences) {
 TEST_P(OvqBackward, DictionaryOfManyTiles) {
   expect_backward_matches(
       {.tokens = 1000, .key_dim = 8, .value_dim = 24, .options = {.chunk = 128, .centroids = 3000}});
+  expect_backward_matches(
+      {.tokens = 1000, .key_dim = 8, .value_dim = 24, .options = {.chunk = 256, .centroids = 3000, .weighted = true}});
 }
 
 TEST_P(OvqBackward, DictionaryBeyondTheCache) {
@@ -132,6 +134,12 @@ TEST_P(OvqBackward, LargeLogits) {
                              .options = {.chunk = 32, .centroids = 40},
                              .beta = beta});
   }
+}
+
+// A few centroids take many tokens: the gradient of a count gathers from every chunk.
+TEST_P(OvqBackward, LongRunWithWeights) {
+  expect_backward_matches(
+      {.tokens = 3000, .key_dim = 8, .value_dim = 8, .options = {.chunk = 16, .centroids = 3, .weighted = true}});
 }
 
 TEST_P(OvqBackward, RepeatedKeys) {
@@ -210,6 +218,7 @@ TEST_P(OvqBackward, ChainedPiecesAreOnePass) {
       expect("d_q", earlier.d_q, later.d_q, whole.d_q);
       expect("d_k", earlier.d_k, later.d_k, whole.d_k);
       expect("d_v", earlier.d_v, later.d_v, whole.d_v);
+      if (options.weighted) expect("d_weights", earlier.d_weights, later.d_weights, whole.d_weights);
       for (size_t h = 0; h < 2; ++h) {
         EXPECT_NEAR(earlier.d_beta[h] + later.d_beta[h], whole.d_beta[h], 1e-4 * (1 + std::abs(whole.d_beta[h])));
       }

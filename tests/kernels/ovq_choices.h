@@ -88,6 +88,38 @@ inline testing::AssertionResult farthest_first_within(const reference::Matrix<do
   return testing::AssertionSuccess();
 }
 
+// The same with weights: the first founder is the heaviest key, and each later one scores w (1 - s) as high as any.
+inline testing::AssertionResult farthest_first_within(const reference::Matrix<double>& keys,
+                                                      const std::vector<double>& weights,
+                                                      const std::vector<int64_t>& founders, double tolerance) {
+  const auto score = [&](int64_t t, double similarity) {
+    return reference::FounderScore<double>(weights[t], similarity).score;
+  };
+  std::vector<bool> chosen(keys.rows, false);
+  std::vector<double> largest(keys.rows, -std::numeric_limits<double>::infinity());
+  int64_t next = std::max_element(weights.begin(), weights.end()) - weights.begin();
+  if (std::find(founders.begin(), founders.end(), next) == founders.end()) {
+    return testing::AssertionFailure() << "the heaviest key, " << next << ", is not a founder";
+  }
+  for (size_t step = 1; step < founders.size(); ++step) {
+    chosen[next] = true;
+    double best = 0;
+    for (int64_t t = 0; t < keys.rows; ++t) {
+      largest[t] = std::max(largest[t], reference::similarity(keys[t], keys[next], keys.columns));
+      if (!chosen[t]) best = std::max(best, score(t, largest[t]));
+    }
+    next = -1;
+    for (int64_t t : founders) {
+      if (!chosen[t] && (next < 0 || score(t, largest[t]) > score(next, largest[next]))) next = t;
+    }
+    if (!(score(next, largest[next]) >= best - tolerance)) {
+      return testing::AssertionFailure() << "founder " << next << " scores " << score(next, largest[next])
+                                         << "; another key scores " << best;
+    }
+  }
+  return testing::AssertionSuccess();
+}
+
 inline double largest_norm(const reference::Matrix<double>& rows) {
   double largest = 0;
   for (int64_t n = 0; n < rows.rows; ++n) {
@@ -109,7 +141,23 @@ inline testing::AssertionResult optimal_chunk(const reference::OvqDictionary<dou
       return testing::AssertionFailure() << "founders are not those of the random ranks";
     }
   } else if (dictionary.size() == 0) {
-    if (auto result = farthest_first_within(chunk.keys, founders, tolerance); !result) return result;
+    const auto result = options.weighted ? farthest_first_within(chunk.keys, chunk.weights, founders, tolerance)
+                                         : farthest_first_within(chunk.keys, founders, tolerance);
+    if (!result) return result;
+  } else if (options.weighted) {
+    const auto score = [&](int64_t t) {
+      return reference::FounderScore<double>(chunk.weights[t],
+                                             reference::nearest(chunk.keys[t], dictionary.keys).similarity)
+          .score;
+    };
+    double limit = 0;
+    for (int64_t t : others) limit = std::max(limit, score(t));
+    for (int64_t t : founders) {
+      if (!(score(t) >= limit - tolerance * std::max(1.0, chunk.weights[t]))) {
+        return testing::AssertionFailure()
+               << "founder " << t << " scores " << score(t) << "; another key scores " << limit;
+      }
+    }
   } else {
     const auto best = [&](int64_t t) { return reference::nearest(chunk.keys[t], dictionary.keys).similarity; };
     double limit = std::numeric_limits<double>::infinity();

@@ -11,6 +11,7 @@
 #include <span>
 #include <sstream>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "ovq/kernels/ovq_attention.h"
@@ -45,8 +46,8 @@ inline std::ostream& operator<<(std::ostream& out, const OvqCase& c) {
       << c.key_dim << "/" << c.value_dim << ", chunk " << c.options.chunk << ", centroids " << c.options.centroids
       << ", growth " << static_cast<int>(c.options.growth) << ", random "
       << (c.options.new_centroids == NewCentroids::random) << ", rate " << c.options.rate.value_or(0) << ", normalize "
-      << c.options.normalize << ", rope " << c.options.rope << ", layout " << static_cast<int>(c.layout) << ", keys "
-      << static_cast<int>(c.keys);
+      << c.options.normalize << ", rope " << c.options.rope << ", weighted " << c.options.weighted << ", layout "
+      << static_cast<int>(c.layout) << ", keys " << static_cast<int>(c.keys);
   for (int64_t offset : c.cu_seqlens) out << ", " << offset;
   return out;
 }
@@ -63,6 +64,7 @@ struct OvqProblem {
       const double scale = std::sqrt(static_cast<double>(c.key_dim)) * (0.5 + static_cast<double>(h % 3));
       beta.push_back(c.beta.value_or(static_cast<float>(scale)));
     }
+    if (c.options.weighted) make_weights(c, random);
   }
 
   OvqInputs inputs() const { return inputs(0, q.view().time); }
@@ -71,6 +73,7 @@ struct OvqProblem {
             .k = k.slice(first, count),
             .v = v.slice(first, count),
             .beta = beta,
+            .weights = options.weighted ? weights.slice(first, count) : View<float>{},
             .options = options,
             .cu_seqlens = cu_seqlens};
   }
@@ -86,10 +89,16 @@ struct OvqProblem {
 
   OvqOptions options;
   Tensor q, k, v;
+  Tensor weights;  // [B, T, Hkv, 1]; with options.weighted
   std::vector<float> beta;
   std::vector<int64_t> cu_seqlens;
 
  private:
+  // Up to 1 and seldom above, as a gate gives them, many of them small.
+  void make_weights(const OvqCase& c, Random& random) {
+    weights = Tensor({c.batch, c.tokens, c.kv_heads, 1}, c.layout);
+    weights.each_row([&](float* weight) { *weight = std::exp(random.normal() - 1.5f); });
+  }
   void repeat_keys(Random& random) {
     const View<float> view = k.view();
     for (int64_t b = 0; b < view.batch; ++b) {
@@ -108,7 +117,7 @@ struct OvqForward {
 
 inline OvqForward run_forward(const OvqInputs& inputs, std::span<OvqState> states = {},
                               std::span<const int32_t> forced = {}, Layout layout = Layout::dense) {
-  const auto& [q, k, v, beta, options, cu_seqlens] = inputs;
+  const auto& [q, k, v, beta, weights, options, cu_seqlens] = inputs;
   OvqForward forward{Tensor({q.batch, q.time, q.heads, v.dim}, layout), Tensor({q.batch, q.time, q.heads, 1}, layout),
                      std::vector<int32_t>(ovq_assignment_count(inputs, states), 12345)};
   ovq_attention_forward(inputs, {forward.o.view(), forward.lse.view(), forward.assignments}, states, forced);
@@ -192,14 +201,19 @@ OvqExpected<Scalar> expected_forward(const OvqInputs& inputs, std::span<const Ov
 }
 
 // What a state holds, or gradients of it: [B, n, Hkv, dk], [B, n, Hkv, dv], [B, pending, Hkv, dk], [B, pending, Hkv,
-// dv].
+// dv]; with weights also [B, n, Hkv] and [B, pending, Hkv], empty without.
 template <class Scalar>
 struct StateValues {
-  std::vector<Scalar> keys, values, pending_keys, pending_values;
+  std::vector<Scalar> keys, values, pending_keys, pending_values, counts, pending_weights;
 };
 
 inline StateValues<float> values_of(const OvqState& state) {
-  return {dense(state.keys()), dense(state.values()), dense(state.pending_keys()), dense(state.pending_values())};
+  StateValues<float> values{dense(state.keys()), dense(state.values()), dense(state.pending_keys()),
+                            dense(state.pending_values())};
+  if (!state.options().weighted) return values;
+  values.counts = dense(state.real_counts());
+  values.pending_weights = dense(state.pending_weights());
+  return values;
 }
 
 // From the kv heads [sequence][kv head] of the sequences of one state.
@@ -217,7 +231,15 @@ std::vector<Scalar> interleave(const std::vector<const reference::Matrix<Scalar>
   return values;
 }
 
-// One for the batch, or one per packed sequence. `of` gives the four matrices of the i-th (sequence, kv head).
+template <class Scalar>
+reference::Matrix<Scalar> column(const std::vector<Scalar>& values) {
+  reference::Matrix<Scalar> matrix(static_cast<int64_t>(values.size()), 1);
+  matrix.data = values;
+  return matrix;
+}
+
+// One for the batch, or one per packed sequence. `of` gives the four matrices and the two vectors, counts and weights,
+// of the i-th (sequence, kv head).
 template <class Scalar, class Of>
 std::vector<StateValues<Scalar>> state_values(const OvqInputs& inputs, Of&& of) {
   const int64_t kv_heads = inputs.k.heads;
@@ -225,13 +247,19 @@ std::vector<StateValues<Scalar>> state_values(const OvqInputs& inputs, Of&& of) 
   const int64_t per_state = (inputs.cu_seqlens.empty() ? inputs.q.batch : 1) * kv_heads;
   std::vector<StateValues<Scalar>> result;
   for (int64_t s = 0; s < states; ++s) {
-    std::vector<const reference::Matrix<Scalar>*> parts[4];
+    std::vector<const reference::Matrix<Scalar>*> parts[6];
+    std::vector<reference::Matrix<Scalar>> columns;
+    columns.reserve(2 * per_state);
     for (int64_t i = 0; i < per_state; ++i) {
-      const auto matrices = of(s * per_state + i);
+      const auto [matrices, vectors] = of(s * per_state + i);
       for (int part = 0; part < 4; ++part) parts[part].push_back(matrices[part]);
+      for (int part = 0; part < 2; ++part) parts[4 + part].push_back(&columns.emplace_back(column(*vectors[part])));
     }
     result.push_back({interleave(parts[0], kv_heads), interleave(parts[1], kv_heads), interleave(parts[2], kv_heads),
                       interleave(parts[3], kv_heads)});
+    if (!inputs.options.weighted) continue;
+    result.back().counts = interleave(parts[4], kv_heads);
+    result.back().pending_weights = interleave(parts[5], kv_heads);
   }
   return result;
 }
@@ -240,7 +268,9 @@ template <class Scalar>
 std::vector<StateValues<Scalar>> final_values(const OvqInputs& inputs, const OvqExpected<Scalar>& expected) {
   return state_values<Scalar>(inputs, [&](int64_t i) {
     const reference::OvqHeadState<Scalar>& state = expected.results[i].state;
-    return std::array{&state.dictionary.keys, &state.dictionary.values, &state.pending_keys, &state.pending_values};
+    return std::pair{
+        std::array{&state.dictionary.keys, &state.dictionary.values, &state.pending_keys, &state.pending_values},
+        std::array{&state.dictionary.counts, &state.pending_weights}};
   });
 }
 
@@ -253,6 +283,8 @@ inline void expect_same_state(const OvqState& actual, const OvqState& expected) 
   EXPECT_TRUE(same_bits(a.values, e.values));
   EXPECT_TRUE(same_bits(a.pending_keys, e.pending_keys));
   EXPECT_TRUE(same_bits(a.pending_values, e.pending_values));
+  EXPECT_TRUE(same_bits(a.counts, e.counts));
+  EXPECT_TRUE(same_bits(a.pending_weights, e.pending_weights));
   for (int64_t b = 0; b < expected.shape().batch; ++b) {
     for (int64_t h = 0; h < expected.shape().kv_heads; ++h) {
       EXPECT_TRUE(same_bits(actual.counts(b, h), expected.counts(b, h))) << "batch " << b << ", head " << h;
@@ -270,7 +302,7 @@ inline std::string bytes_of(const OvqState& state) {
 // that a chunk moves no row far beyond its members.
 inline std::vector<OvqOptions> option_variants(int64_t chunk, int64_t centroids) {
   const OvqOptions base{.chunk = chunk, .centroids = centroids};
-  std::vector<OvqOptions> variants(10, base);
+  std::vector<OvqOptions> variants(15, base);
   variants[1].growth = Growth::linear;
   variants[1].total_tokens = 90;
   variants[2].growth = Growth::all;
@@ -291,6 +323,15 @@ inline std::vector<OvqOptions> option_variants(int64_t chunk, int64_t centroids)
   variants[9].new_centroids = NewCentroids::random;
   variants[9].growth = Growth::linear;
   variants[9].total_tokens = 50;
+  for (size_t i = 10; i < 15; ++i) variants[i].weighted = true;
+  variants[11].normalize = true;
+  variants[12].rope = true;
+  variants[13].new_centroids = NewCentroids::random;
+  variants[13].growth = Growth::linear;
+  variants[13].total_tokens = 90;
+  variants[14].rope = true;
+  variants[14].normalize = true;
+  variants[14].growth = Growth::all;
   return variants;
 }
 

@@ -131,6 +131,7 @@ TEST_P(OvqOracles, FutureNeverChangesThePast) {
           for (int64_t h = 0; h < 2; ++h) {
             for (Tensor* tensor : {&poisoned.q, &poisoned.k, &poisoned.v})
               std::fill_n(tensor->row(0, t, h), 16, poison);
+            if (options.weighted) *poisoned.weights.row(0, t, h) = 1e30f;
           }
         }
         const OvqForward actual = run_forward(poisoned.inputs());
@@ -149,7 +150,9 @@ TEST_P(OvqOracles, PermutingABatchPermutesTheOutputs) {
   for (const OvqOptions& options : option_variants(16, 24)) {
     const OvqProblem problem({.batch = 3, .tokens = 70, .query_heads = 2, .options = options});
     OvqProblem swapped = problem;
-    for (Tensor* tensor : {&swapped.q, &swapped.k, &swapped.v}) {
+    std::vector<Tensor*> tensors{&swapped.q, &swapped.k, &swapped.v};
+    if (options.weighted) tensors.push_back(&swapped.weights);
+    for (Tensor* tensor : tensors) {
       const View<float> view = tensor->view();
       std::swap_ranges(view.row(0, 0, 0), view.row(1, 0, 0), view.row(2, 0, 0));
     }

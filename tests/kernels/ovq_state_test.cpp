@@ -10,6 +10,7 @@
 #include <sstream>
 #include <stdexcept>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "ovq/kernels/buffer.h"
@@ -239,9 +240,9 @@ ReadOutcome try_read(const std::string& bytes) {
 }
 
 TEST(OvqStateFile, EveryTruncationIsAnError) {
-  for (const bool rope : {false, true}) {
-    const std::string bytes =
-        bytes_of(state_after(OvqProblem(small_case({.chunk = 8, .centroids = 10, .rope = rope})), 27));
+  for (const auto& [rope, weighted] : {std::pair{false, false}, {true, false}, {true, true}}) {
+    const OvqOptions options{.chunk = 8, .centroids = 10, .rope = rope, .weighted = weighted};
+    const std::string bytes = bytes_of(state_after(OvqProblem(small_case(options)), 27));
     for (size_t length = 0; length < bytes.size(); ++length) {
       const ReadOutcome outcome = try_read(bytes.substr(0, length));
       ASSERT_FALSE(outcome.accepted) << "the first " << length << " bytes";
@@ -251,9 +252,9 @@ TEST(OvqStateFile, EveryTruncationIsAnError) {
 }
 
 TEST(OvqStateFile, EveryFlippedByteIsAnError) {
-  for (const bool rope : {false, true}) {
-    const std::string bytes =
-        bytes_of(state_after(OvqProblem(small_case({.chunk = 8, .centroids = 10, .rope = rope})), 27));
+  for (const auto& [rope, weighted] : {std::pair{false, false}, {true, false}, {true, true}}) {
+    const OvqOptions options{.chunk = 8, .centroids = 10, .rope = rope, .weighted = weighted};
+    const std::string bytes = bytes_of(state_after(OvqProblem(small_case(options)), 27));
     for (size_t at = 0; at < bytes.size(); ++at) {
       for (const int flip : {0x01, 0x80, 0xff}) {
         std::string flipped = bytes;
@@ -308,9 +309,9 @@ TEST(OvqStateFile, HostileHeadersAllocateNothing) {
                             int64_t{1} << 62,
                             std::numeric_limits<int64_t>::max(),
                             std::numeric_limits<int64_t>::min()};
-  for (const bool rope : {false, true}) {
+  for (const auto& [rope, weighted] : {std::pair{false, false}, {true, false}, {false, true}}) {
     for (const int64_t tokens : {0, 3, 27}) {
-      const std::string bytes = file_of({.chunk = 8, .centroids = 10, .rope = rope}, tokens);
+      const std::string bytes = file_of({.chunk = 8, .centroids = 10, .rope = rope, .weighted = weighted}, tokens);
       for (size_t at = kShapeAt; at < kHeaderBytes; at += 8) {
         for (int64_t value : values) {
           std::string hostile = bytes;
@@ -318,6 +319,26 @@ TEST(OvqStateFile, HostileHeadersAllocateNothing) {
           EXPECT_LE(try_read(sealed(hostile)).peak, 4 * kMegabyte) << value << " at byte " << at << ", rope " << rope;
         }
       }
+    }
+  }
+}
+
+// Programs that know no weights read what has none.
+TEST(OvqStateFile, VersionSaysWhetherThereAreWeights) {
+  EXPECT_EQ(file_of({.chunk = 8, .centroids = 10}, 27)[8], 1);
+  EXPECT_EQ(file_of({.chunk = 8, .centroids = 10, .weighted = true}, 27)[8], 2);
+}
+
+TEST(OvqStateFile, BadWeightsAreErrors) {
+  const std::string bytes = file_of({.chunk = 8, .centroids = 10, .weighted = true}, 27);
+  ASSERT_TRUE(try_read(sealed(bytes)).accepted);
+  const size_t weights_at = kHeaderBytes + (7 + 3) * 2 * 2 * sizeof(float);
+  constexpr float nan = std::numeric_limits<float>::quiet_NaN(), infinity = std::numeric_limits<float>::infinity();
+  for (const size_t row : {0, 6, 7, 9}) {  // centroids and pending tokens
+    for (const float weight : {0.0f, -1.0f, nan, infinity}) {
+      std::string bad = bytes;
+      put(bad, weights_at + row * sizeof(float), weight);
+      EXPECT_NE(try_read(sealed(bad)).error.find("weight"), std::string::npos) << row << ", " << weight;
     }
   }
 }
@@ -351,7 +372,7 @@ TEST(OvqStateFile, BadFieldsAreErrorsBehindARightChecksum) {
     return outcome.accepted ? testing::AssertionFailure() << value << " at byte " << at << " was accepted"
                             : testing::AssertionSuccess();
   };
-  EXPECT_TRUE(rejected(8, uint32_t{2}));
+  for (const uint32_t version : {0, 2, 3}) EXPECT_TRUE(rejected(8, version));
   for (size_t field = 0; field < 4; ++field) {
     for (int64_t value : {int64_t{-1}, int64_t{77}, int64_t{1} << 40})
       EXPECT_TRUE(rejected(kShapeAt + 8 * field, value));

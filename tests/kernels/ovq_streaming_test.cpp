@@ -149,6 +149,7 @@ OvqProblem gather(const OvqProblem& problem, const std::vector<Range>& ranges, b
   copy(problem.q, part.q);
   copy(problem.k, part.k);
   copy(problem.v, part.v);
+  if (problem.options.weighted) copy(problem.weights, part.weights);
   if (!packed) part.cu_seqlens.clear();
   return part;
 }

@@ -72,7 +72,7 @@ double difference_from_regression(bool normalize, const std::function<double(dou
   Mixture mixture{dictionary.keys, dictionary.values, {}};
   bool merged = false;
   for (int64_t n = 0; n < dictionary.size(); ++n) {
-    mixture.priors.push_back(static_cast<double>(dictionary.counts[n]));
+    mixture.priors.push_back(dictionary.counts[n]);
     merged |= dictionary.counts[n] > 3;
   }
   EXPECT_TRUE(merged);
@@ -144,7 +144,7 @@ struct FirstUpdate {
 TEST(OvqTheory, WritingIsAStepOfBatchKMeans) {
   const FirstUpdate x;
   ASSERT_EQ(x.before.rows, 16);
-  for (const int64_t count : x.result.dictionaries[1].counts) ASSERT_EQ(count, 1);
+  for (const double count : x.result.dictionaries[1].counts) ASSERT_EQ(count, 1.0);
   Rows sums(16, 13);
   std::vector<double> members(16);
   for (int64_t t = 0; t < 32; ++t) {

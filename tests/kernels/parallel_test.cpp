@@ -87,6 +87,7 @@ Everything run_ovq(const OvqProblem& problem) {
   everything.add(gradients.d_k);
   everything.add(gradients.d_v);
   everything.add(gradients.d_beta);
+  if (problem.options.weighted) everything.add(gradients.d_weights);
   everything.assignments = forward.assignments;
   for (const OvqState& state : states) everything.states += bytes_of(state);
   return everything;
@@ -126,6 +127,8 @@ TEST_F(Threads, OvqAttentionOfManyHeadsHasTheSameBits) { expect_same_bits_in_eve
 
 TEST_F(Threads, OvqAttentionHasTheSameBitsInLongChunks) {
   expect_same_bits_for_any_threads({.tokens = 1200, .query_heads = 3, .options = {.chunk = 128, .centroids = 2000}});
+  expect_same_bits_for_any_threads(
+      {.tokens = 1200, .query_heads = 3, .options = {.chunk = 128, .centroids = 2000, .weighted = true}});
   expect_same_bits_for_any_threads({.batch = 3, .tokens = 600, .options = {.chunk = 256, .centroids = 400}});
   expect_same_bits_for_any_threads(
       {.tokens = 600, .query_heads = 2, .options = {.chunk = 64, .centroids = 400}, .cu_seqlens = {0, 10, 300, 600}});

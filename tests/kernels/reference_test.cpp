@@ -40,6 +40,7 @@ OvqHeadInputs<double> random_head(const OvqOptions& options, int64_t tokens, Ran
   inputs.beta = {0.7, -0.4};
   inputs.options = options;
   inputs.head = 1;
+  for (int64_t t = 0; options.weighted && t < tokens; ++t) inputs.weights.push_back(std::exp(random.normal()));
   return inputs;
 }
 
@@ -48,12 +49,17 @@ OvqHeadInputs<double> piece(const OvqHeadInputs<double>& inputs, int64_t first, 
   for (Matrix<double>& q : part.q) q = q.slice(first, count);
   part.k = inputs.k.slice(first, count);
   part.v = inputs.v.slice(first, count);
+  if (inputs.options.weighted) {
+    part.weights = {inputs.weights.begin() + first, inputs.weights.begin() + first + count};
+  }
   return part;
 }
 
 double inner(const Matrix<double>& a, const Matrix<double>& b) {
   return dot(a.data.data(), b.data.data(), a.data.size());
 }
+
+double inner(const std::vector<double>& a, const std::vector<double>& b) { return dot(a.data(), b.data(), a.size()); }
 
 // d/dx of `objective` at each element of `x`, by differences of fourth order.
 template <class Objective>
@@ -103,15 +109,18 @@ void expect_gradients_match(const OvqOptions& options, int64_t earlier_tokens, i
   const OvqHeadState<double>& state = forward.state;
   const std::vector<Matrix<double>> d_o{random_matrix(tokens, 3, random), random_matrix(tokens, 3, random)};
   const OvqHeadStateGradients<double> d_final{
-      random_matrix(state.dictionary.size(), 6, random), random_matrix(state.dictionary.size(), 3, random),
-      random_matrix(state.pending_keys.rows, 6, random), random_matrix(state.pending_keys.rows, 3, random)};
+      random_matrix(state.dictionary.size(), 6, random),      random_matrix(state.dictionary.size(), 3, random),
+      random_matrix(state.pending_keys.rows, 6, random),      random_matrix(state.pending_keys.rows, 3, random),
+      random_matrix(state.dictionary.size(), 1, random).data, random_matrix(state.pending_keys.rows, 1, random).data};
 
   const auto objective = [&] {
     const OvqHeadResult<double> result = ovq_attention_forward(inputs, initial, forward.assignments);
     return inner(result.o[0], d_o[0]) + inner(result.o[1], d_o[1]) + inner(result.state.dictionary.keys, d_final.keys) +
            inner(result.state.dictionary.values, d_final.values) +
            inner(result.state.pending_keys, d_final.pending_keys) +
-           inner(result.state.pending_values, d_final.pending_values);
+           inner(result.state.pending_values, d_final.pending_values) +
+           inner(result.state.dictionary.counts, d_final.counts) +
+           inner(result.state.pending_weights, d_final.pending_weights);
   };
   const OvqHeadGradients<double> gradients = ovq_attention_backward(inputs, initial, forward, d_o, d_final);
   const auto expect = [&](const std::string& name, const std::vector<double>& gradient, std::vector<double>& x) {
@@ -125,6 +134,10 @@ void expect_gradients_match(const OvqOptions& options, int64_t earlier_tokens, i
   expect("initial values", gradients.d_initial.values.data, initial.dictionary.values.data);
   expect("initial pending keys", gradients.d_initial.pending_keys.data, initial.pending_keys.data);
   expect("initial pending values", gradients.d_initial.pending_values.data, initial.pending_values.data);
+  if (!options.weighted) return;
+  expect("weights", gradients.d_weights, inputs.weights);
+  expect("initial counts", gradients.d_initial.counts, initial.dictionary.counts);
+  expect("initial pending weights", gradients.d_initial.pending_weights, initial.pending_weights);
 }
 
 TEST(ReferenceOvqAttention, GradientsAreCentralDifferences) {
@@ -145,7 +158,7 @@ TEST(ReferenceOvqAttention, CountsAreRepetitions) {
     AttentionHead<double> head{
         inputs.q[0].slice(first, count), Matrix<double>(0, 6), Matrix<double>(0, 3), inputs.beta[0], 0, first};
     for (int64_t n = 0; n < dictionary.size(); ++n) {
-      for (int64_t i = 0; i < dictionary.counts[n]; ++i) {
+      for (int64_t i = 0; i < static_cast<int64_t>(dictionary.counts[n]); ++i) {
         head.k.append(dictionary.keys[n]);
         head.v.append(dictionary.values[n]);
       }
@@ -178,29 +191,173 @@ TEST(ReferenceOvqAttention, EveryKeyACentroidIsCausalAttention) {
 
 TEST(ReferenceOvqAttention, CentroidsAreMeansAndCountsAddUp) {
   for (const bool rope : {false, true}) {
-    Random random(4);
-    const OvqHeadInputs<double> inputs = random_head({.chunk = 8, .centroids = 7, .rope = rope}, 69, random);
-    const OvqHeadResult<double> result = ovq_attention_forward(inputs, empty_state<double>(6, 3));
-    const OvqDictionary<double>& dictionary = result.state.dictionary;
-    Matrix<double> key_sums(dictionary.size(), 6), value_sums(dictionary.size(), 3);
-    std::vector<int64_t> counts(dictionary.size());
-    for (int64_t t = 0; t < 69; ++t) {
-      const int32_t a = result.assignments[t];
-      if (a == kUnassigned) continue;
-      const int64_t n = a < 0 ? ~a : a;
-      add_scaled(key_sums[n], 1.0, inputs.k[t], 6);
-      add_scaled(value_sums[n], 1.0, inputs.v[t], 3);
-      ++counts[n];
+    for (const bool weighted : {false, true}) {
+      Random random(4);
+      const OvqHeadInputs<double> inputs =
+          random_head({.chunk = 8, .centroids = 7, .rope = rope, .weighted = weighted}, 69, random);
+      const OvqHeadResult<double> result = ovq_attention_forward(inputs, empty_state<double>(6, 3));
+      const OvqDictionary<double>& dictionary = result.state.dictionary;
+      Matrix<double> key_sums(dictionary.size(), 6), value_sums(dictionary.size(), 3);
+      std::vector<double> counts(dictionary.size());
+      int64_t written = 0;
+      for (int64_t t = 0; t < 69; ++t) {
+        const int32_t a = result.assignments[t];
+        if (a == kUnassigned) continue;
+        const int64_t n = a < 0 ? ~a : a;
+        const double weight = weighted ? inputs.weights[t] : 1;
+        add_scaled(key_sums[n], weight, inputs.k[t], 6);
+        add_scaled(value_sums[n], weight, inputs.v[t], 3);
+        counts[n] += weight;
+        ++written;
+      }
+      EXPECT_EQ(written, rope ? 56 : 64);
+      EXPECT_TRUE(close(dictionary.counts, counts, kExact));
+      if (!weighted) {
+        EXPECT_EQ(dictionary.counts, counts);
+      }
+      for (int64_t n = 0; n < dictionary.size(); ++n) {
+        for (int64_t i = 0; i < 6; ++i) key_sums[n][i] /= counts[n];
+        for (int64_t i = 0; i < 3; ++i) value_sums[n][i] /= counts[n];
+      }
+      EXPECT_TRUE(close(dictionary.keys.data, key_sums.data, kExact));
+      EXPECT_TRUE(close(dictionary.values.data, value_sums.data, kExact));
     }
-    EXPECT_EQ(counts, dictionary.counts);
-    EXPECT_EQ(std::accumulate(counts.begin(), counts.end(), int64_t{0}), rope ? 56 : 64);
-    for (int64_t n = 0; n < dictionary.size(); ++n) {
-      for (int64_t i = 0; i < 6; ++i) key_sums[n][i] /= static_cast<double>(counts[n]);
-      for (int64_t i = 0; i < 3; ++i) value_sums[n][i] /= static_cast<double>(counts[n]);
-    }
-    EXPECT_TRUE(close(dictionary.keys.data, key_sums.data, kExact));
-    EXPECT_TRUE(close(dictionary.values.data, value_sums.data, kExact));
   }
+}
+
+// Everything, the choices too. Keys that are not of unit norm have similarities above 1, which all score 0.
+TEST(ReferenceWeights, OnesChangeNothing) {
+  for (const OvqOptions& options : option_variants(8, 10)) {
+    if (options.rate || options.weighted) continue;
+    for (const double scale : {0.1, 1.0, 3.0}) {
+      Random random(12);
+      OvqHeadInputs<double> inputs = random_head(options, 61, random);
+      for (double& element : inputs.k.data) element *= scale;
+      const OvqHeadResult<double> without = ovq_attention_forward(inputs, empty_state<double>(6, 3));
+      const std::vector<Matrix<double>> d_o{random_matrix(61, 3, random), random_matrix(61, 3, random)};
+      const auto d_without = ovq_attention_backward(inputs, empty_state<double>(6, 3), without, d_o);
+      inputs.options.weighted = true;
+      inputs.weights.assign(61, 1.0);
+      const OvqHeadResult<double> with = ovq_attention_forward(inputs, empty_state<double>(6, 3));
+      const auto d_with = ovq_attention_backward(inputs, empty_state<double>(6, 3), with, d_o);
+      EXPECT_EQ(with.assignments, without.assignments);
+      EXPECT_EQ(with.o[0].data, without.o[0].data);
+      EXPECT_EQ(with.o[1].data, without.o[1].data);
+      EXPECT_EQ(with.state.dictionary.keys.data, without.state.dictionary.keys.data);
+      EXPECT_EQ(with.state.dictionary.counts, without.state.dictionary.counts);
+      EXPECT_EQ(d_with.d_k.data, d_without.d_k.data);
+      EXPECT_EQ(d_with.d_v.data, d_without.d_v.data);
+      EXPECT_EQ(d_with.d_beta, d_without.d_beta);
+    }
+  }
+}
+
+// Tokens `first` ... of a head, as a chunk to write.
+OvqChunk<double> chunk_of(const OvqHeadInputs<double>& inputs, int64_t first, int64_t count) {
+  return {inputs.k.slice(first, count),
+          inputs.v.slice(first, count),
+          {inputs.weights.begin() + first, inputs.weights.begin() + first + count},
+          0,
+          0};
+}
+
+// A weight of 2 is the token twice in the chunk; a member's weight, and a founder's.
+TEST(ReferenceWeights, TwoIsTheTokenTwice) {
+  for (const bool normalize : {false, true}) {
+    for (const int64_t doubled : {1, 3}) {
+      Random random(13);
+      const OvqOptions options{.chunk = 6, .normalize = normalize, .weighted = true};
+      OvqHeadInputs<double> inputs = random_head(options, 12, random);
+      inputs.weights.assign(12, 1.0);
+      OvqDictionary<double> once = empty_state<double>(6, 3).dictionary;
+      write_chunk(once, chunk_of(inputs, 0, 6), {~0, ~1, 0, ~2, 0, 1}, options);
+      OvqDictionary<double> twice = once;
+      const std::vector<int32_t> assignments{2, 0, 0, ~3, 3, 1};
+
+      inputs.weights[6 + doubled] = 2.0;
+      write_chunk(once, chunk_of(inputs, 6, 6), assignments, options);
+      OvqHeadInputs<double> longer = inputs;
+      longer.weights.assign(13, 1.0);
+      longer.k.append(inputs.k[6 + doubled]);
+      longer.v.append(inputs.v[6 + doubled]);
+      std::vector<int32_t> more = assignments;
+      more.push_back(assignments[doubled] < 0 ? ~assignments[doubled] : assignments[doubled]);
+      write_chunk(twice, chunk_of(longer, 6, 7), more, options);
+
+      EXPECT_TRUE(close(once.keys.data, twice.keys.data, kExact));
+      EXPECT_TRUE(close(once.values.data, twice.values.data, kExact));
+      EXPECT_EQ(once.counts, twice.counts);
+    }
+  }
+}
+
+// In the window a weight of 2 is the key twice: one chunk is attention over the tokens with repetitions.
+TEST(ReferenceWeights, WindowReadsAWeightAsRepetitions) {
+  Random random(14);
+  OvqHeadInputs<double> inputs = random_head({.chunk = 100, .weighted = true}, 10, random);
+  for (int64_t t = 0; t < 10; ++t) inputs.weights[t] = static_cast<double>(1 + t % 3);
+  const OvqHeadResult<double> result = ovq_attention_forward(inputs, empty_state<double>(6, 3));
+  for (int64_t t = 0; t < 10; ++t) {
+    AttentionHead<double> head{inputs.q[0].slice(t, 1), Matrix<double>(0, 6), Matrix<double>(0, 3), inputs.beta[0]};
+    for (int64_t j = 0; j <= t; ++j) {
+      for (int64_t i = 0; i < 1 + j % 3; ++i) {
+        head.k.append(inputs.k[j]);
+        head.v.append(inputs.v[j]);
+      }
+    }
+    head.query_offset = head.k.rows - 1;
+    EXPECT_TRUE(close(result.o[0].slice(t, 1).data, attention_forward(head).o.data, kExact));
+  }
+}
+
+// A token whose weight goes to 0 leaves nothing behind: its key and value, whatever they are, change no later output,
+// and it founds no centroid as long as there are others.
+TEST(ReferenceWeights, ZeroRemovesTheToken) {
+  for (const bool normalize : {false, true}) {
+    for (const int64_t removed : {0, 3, 11, 20}) {
+      Random random(15);
+      OvqHeadInputs<double> inputs =
+          random_head({.chunk = 8, .centroids = 7, .normalize = normalize, .weighted = true}, 45, random);
+      inputs.weights[removed] = 1e-18;
+      const OvqHeadResult<double> result = ovq_attention_forward(inputs, empty_state<double>(6, 3));
+      EXPECT_GE(result.assignments[removed], 0);
+      for (double& element : std::span(inputs.k[removed], 6)) element += 0.5;
+      for (double& element : std::span(inputs.v[removed], 3)) element = 3.0;
+      const OvqHeadResult<double> other = ovq_attention_forward(inputs, empty_state<double>(6, 3), result.assignments);
+      // The token itself, alone at the start, reads nothing else.
+      const int64_t from = removed == 0 ? 1 : 0;
+      EXPECT_TRUE(close(other.o[0].slice(from, 45 - from).data, result.o[0].slice(from, 45 - from).data, kExact));
+      EXPECT_TRUE(close(other.state.dictionary.keys.data, result.state.dictionary.keys.data, kExact));
+      EXPECT_TRUE(close(other.state.dictionary.values.data, result.state.dictionary.values.data, kExact));
+    }
+  }
+}
+
+// Similarities 0.5, 0.2, 0.2, 0.9, 1.5, 2, to one centroid: scores by hand, ties by similarity and then by position.
+TEST(ReferenceWeights, FoundersHaveTheLargestScore) {
+  OvqDictionary<double> dictionary{Matrix<double>(1, 1), Matrix<double>(1, 1), {1.0}};
+  dictionary.keys[0][0] = 1.0;
+  OvqChunk<double> chunk{Matrix<double>(6, 1), Matrix<double>(6, 1), {1.0, 0.625, 0.625, 1.0, 1.0, 7.0}, 1, 0};
+  chunk.keys.data = {0.5, 0.2, 0.2, 0.9, 1.5, 2.0};
+  const auto founders = [&](int64_t centroids) {
+    return choose_founders(dictionary, chunk,
+                           {.chunk = 6, .centroids = 1 + centroids, .growth = Growth::all, .weighted = true});
+  };
+  const std::vector<int64_t> order{1, 2, 0, 3, 4, 5};  // 0.5, 0.5 and 0.5 with similarity 0.2, 0.2, 0.5; 0.1; 0, 0
+  for (int64_t count = 1; count <= 6; ++count) {
+    std::vector<int64_t> expected(order.begin(), order.begin() + count);
+    std::sort(expected.begin(), expected.end());
+    EXPECT_EQ(founders(count), expected) << count;
+  }
+}
+
+TEST(ReferenceWeights, FoundingChunkStartsWithTheHeaviest) {
+  Matrix<double> keys(4, 1);
+  keys.data = {1.0, 0.5, -1.0, -0.5};
+  EXPECT_EQ(farthest_first(keys, {0.5, 1.0, 0.25, 1.0}, 1), (std::vector<int64_t>{1}));
+  EXPECT_EQ(farthest_first(keys, {0.5, 1.0, 0.25, 1.0}, 2), (std::vector<int64_t>{1, 3}));  // 0.25, -, 0.375, 1.25
+  EXPECT_EQ(farthest_first(keys, {0.5, 1.0, 0.9, 0.25}, 2), (std::vector<int64_t>{1, 2}));  // 0.25, -, 1.35, 0.3125
+  EXPECT_EQ(farthest_first(keys, {0.5, 0.5, 0.5, 0.5}, 2), (std::vector<int64_t>{0, 2}));
 }
 
 TEST(ReferenceOvqAttention, PiecesAreOnePass) {
@@ -223,6 +380,7 @@ TEST(ReferenceOvqAttention, PiecesAreOnePass) {
       EXPECT_EQ(state.dictionary.counts, whole.state.dictionary.counts);
       EXPECT_EQ(state.pending_keys.data, whole.state.pending_keys.data);
       EXPECT_EQ(state.pending_values.data, whole.state.pending_values.data);
+      EXPECT_EQ(state.pending_weights, whole.state.pending_weights);
       EXPECT_EQ(state.position, 45);
     }
   }
@@ -236,6 +394,7 @@ TEST(ReferenceOvqAttention, FutureNeverChangesThePast) {
     for (int64_t t = 30; t < 45; ++t) {
       std::fill_n(inputs.k[t], 6, std::numeric_limits<double>::quiet_NaN());
       std::fill_n(inputs.v[t], 3, std::numeric_limits<double>::infinity());
+      if (options.weighted) inputs.weights[t] = 1e30;
     }
     const OvqHeadResult<double> poisoned = ovq_attention_forward(inputs, empty_state<double>(6, 3));
     EXPECT_EQ(poisoned.o[0].slice(0, 30).data, clean.o[0].slice(0, 30).data);

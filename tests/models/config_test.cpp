@@ -51,14 +51,16 @@ TEST(Config, EveryOptionSurvivesTheRoundTrip) {
                              {"beta_init", 1.5},   {"chunk", 5},
                              {"centroids", 7},     {"growth", "linear"},
                              {"total_tokens", 99}, {"new_centroids", "random"},
-                             {"rate", 0.25},       {"normalize", true},
+                             {"normalize", true},  {"weighted_writes", true},
                              {"rope", true},       {"rope_base", 500.0},
                              {"seed", 3},          {"value_shift", true},
                              {"convolution", true}};
+  object["mixers"]["ovq-rate"] = {{"type", "ovq"}, {"rate", 0.25}};
   object["mixers"]["vq"] = {{"type", "vq"}, {"heads", 2}, {"codewords", 9}, {"form", "linear"}, {"training", "ema"}};
   const json written = to_json(config_from_json(object));
-  for (const auto& [name, value] : object["mixers"]["ovq"].items()) EXPECT_EQ(written["mixers"]["ovq"][name], value);
-  for (const auto& [name, value] : object["mixers"]["vq"].items()) EXPECT_EQ(written["mixers"]["vq"][name], value);
+  for (const char* mixer : {"ovq", "ovq-rate", "vq"}) {
+    for (const auto& [name, value] : object["mixers"][mixer].items()) EXPECT_EQ(written["mixers"][mixer][name], value);
+  }
   EXPECT_EQ(to_json(config_from_json(written)), written);
 }
 

@@ -63,6 +63,58 @@ TEST(OvqAttentionLayer, LongPromptsLeaveNothingBehind) {
   EXPECT_EQ(mixer.state_bytes(5000), mixer.state_bytes(50'000));
 }
 
+// A weighted layer whose gate tells tokens apart.
+std::shared_ptr<OvqAttention> weighted_layer(OvqAttentionOptions options) {
+  options.weighted_writes = true;
+  const auto mixer = std::make_shared<OvqAttention>(options);
+  const torch::NoGradGuard no_grad;
+  mixer->named_parameters()["w_gate.weight"].normal_(0, 0.1);
+  return mixer;
+}
+
+TEST(WeightedWrites, GateStartsTheSameForEveryToken) {
+  const OvqAttention mixer({.heads = kGrouped, .weighted_writes = true});
+  EXPECT_TRUE(close(mixer.named_parameters()["w_gate.weight"], at::zeros({2, 6}), 0));
+  EXPECT_TRUE(close(mixer.named_parameters()["w_gate.bias"], at::full({2}, 3.0), 0));
+  EXPECT_TRUE(mixer.options().dictionary.weighted);
+}
+
+TEST(WeightedWrites, ClosedGateStaysPositive) {
+  OvqAttention mixer({.heads = kHeads, .dictionary = {.chunk = 4, .centroids = 6}, .weighted_writes = true});
+  const torch::NoGradGuard no_grad;
+  mixer.named_parameters()["w_gate.bias"].fill_(-1000);
+  EXPECT_TRUE(at::isfinite(mixer.forward(at::randn({2, 30, 6}))).all().item<bool>());
+}
+
+// The op on the layer's own projections, each pair with the weight of its key.
+TEST(WeightedWrites, WeightGoesWithItsKey) {
+  torch::manual_seed(9);
+  for (const bool value_shift : {false, true}) {
+    const OvqOptions dictionary{.chunk = 4, .centroids = 6};
+    HeadOptions grouped = kGrouped;
+    grouped.value_shift = value_shift;
+    const auto mixer = weighted_layer({.heads = grouped, .dictionary = dictionary});
+    mixer->to(at::kDouble);
+    const torch::NoGradGuard no_grad;
+    const auto parameters = mixer->named_parameters();
+    const Tensor x = at::randn({2, 30, 6}, at::kDouble);
+    const auto heads = [&](const char* name, int64_t count) {
+      return at::linear(x, parameters[name]).view({2, 30, count, 4});
+    };
+    Tensor q = unit_norm(heads("q_proj.weight", 4)), k = unit_norm(heads("k_proj.weight", 2));
+    Tensor v = heads("v_proj.weight", 2);
+    Tensor w = at::sigmoid(at::linear(x, parameters["w_gate.weight"], parameters["w_gate.bias"]));
+    if (value_shift) {
+      const auto before = [](const Tensor& y) { return at::cat({y.slice(1, 0, 1), y.slice(1, 0, 29)}, 1); };
+      k = before(k);
+      w = before(w);
+      v = 0.5 * before(v) + 0.5 * v;
+    }
+    const Tensor o = ops::ovq_attention(q, k, v, parameters["b"] * 2.0, dictionary, {}, w);
+    EXPECT_TRUE(close(mixer->forward(x), at::linear(o.flatten(2), parameters["o_proj.weight"]), 1e-12));
+  }
+}
+
 TEST(AttentionMixerOptions, BadOnesAreNamed) {
   const auto attention = [](const AttentionOptions& options) { return message_of([&] { Attention{options}; }); };
   EXPECT_EQ(attention({}), "[attention] width is 0; must be at least 1");
@@ -85,6 +137,9 @@ TEST(AttentionMixerOptions, BadOnesAreNamed) {
   EXPECT_EQ(ovq({.growth = Growth::linear}), "[ovq] total_tokens is 0; linear growth needs at least 1");
   EXPECT_EQ(ovq({.rate = 2.0f}), "[ovq] rate is 2; must be in (0, 1]");
   EXPECT_EQ(ovq({.rope = true}), "[ovq] head_dim is 9; must be even with rope");
+  EXPECT_EQ(
+      message_of([] { OvqAttention{{.heads = {.width = 8}, .dictionary = {.rate = 0.1f}, .weighted_writes = true}}; }),
+      "[ovq] weights do not go with a constant rate");
   const auto vq = [](VqAttentionOptions options) {
     options.heads.width = 8;
     return message_of([&] { VqAttention{options}; });

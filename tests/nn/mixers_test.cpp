@@ -57,6 +57,14 @@ NamedCase ovq_case(const std::string& name, OvqAttentionOptions options) {
   options.dictionary.chunk = 4;
   if (options.dictionary.centroids == OvqOptions{}.centroids) options.dictionary.centroids = 6;
   NamedCase made = named_case<OvqAttention>(name, options);
+  if (options.weighted_writes) {
+    made.mixer.make = [make = made.mixer.make] {
+      const std::shared_ptr<Mixer> mixer = make();
+      const torch::NoGradGuard no_grad;
+      mixer->named_parameters()["w_gate.weight"].normal_(0, 0.05);  // it starts as zero: the same for all tokens
+      return mixer;
+    };
+  }
   made.mixer.gradient_time = 10;
   return made;
 }
@@ -85,6 +93,11 @@ std::vector<NamedCase> every_mixer() {
       ovq_case("OvqRandom", {.dictionary = {.new_centroids = NewCentroids::random, .seed = 3}}),
       ovq_case("OvqConstantRate", {.dictionary = {.rate = 0.025f}}),
       ovq_case("OvqNormalize", {.dictionary = {.normalize = true}}),
+      ovq_case("OvqWeighted", {.weighted_writes = true}),
+      ovq_case("OvqWeightedGrouped", {.heads = kGrouped, .dictionary = {.normalize = true}, .weighted_writes = true}),
+      ovq_case("OvqWeightedShift", {.heads = with(kHeads, kShift), .weighted_writes = true}),
+      ovq_case("OvqWeightedEverything",
+               {.heads = with(kGrouped, kShift | kConvolution), .dictionary = {.rope = true}, .weighted_writes = true}),
       ovq_case("OvqEveryKey", {.dictionary = {.centroids = int64_t{1} << 20}}),
       named_case<LinearAttentionMixer>(
           "LinearAttentionMixer", LinearAttentionMixerOptions{.width = 6, .heads = 2, .key_dim = 4, .value_dim = 3}),

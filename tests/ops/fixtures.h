@@ -42,6 +42,11 @@ inline std::vector<Tensor> make_inputs(const Shape& shape, uint64_t seed) {
           normal({batch, time, kv_heads, value_dim}, 10 * seed + 3), scale * std::sqrt(static_cast<double>(key_dim))};
 }
 
+// Weights of tokens [B, T, Hkv], in (0, 3)
+inline Tensor make_weights(const Shape& shape, uint64_t seed) {
+  return normal({shape.batch, shape.time, shape.kv_heads}, 10 * seed + 4).sigmoid().mul(3);
+}
+
 // Leaves of another dtype, or the same.
 inline std::vector<Tensor> leaves(const std::vector<Tensor>& tensors, at::ScalarType dtype) {
   std::vector<Tensor> result;

@@ -84,6 +84,117 @@ TEST(OvqAttentionOp, RandomShapes) {
   }
 }
 
+// The choices too: in double nothing but a tie could make them differ.
+TEST(OvqAttentionWeights, ComposedEqualsThePlainLoops) {
+  namespace kt = kernels::test;
+  for (const kernels::OvqOptions& options : variants()) {
+    if (!options.weighted) continue;
+    SCOPED_TRACE(testing::Message() << OvqCase{.options = options});
+    for (const std::vector<int64_t>& cu_seqlens : {std::vector<int64_t>{}, {0, 13, 13, 53, 60}}) {
+      const Shape shape{.batch = cu_seqlens.empty() ? 2 : 1, .time = 60, .query_heads = 4, .value_dim = 5};
+      std::vector<Tensor> inputs = make_inputs(shape, 3);
+      inputs.push_back(make_weights(shape, 3));
+      const kernels::OvqInputs in = {.q = view_of(inputs[0]),
+                                     .k = view_of(inputs[1]),
+                                     .v = view_of(inputs[2]),
+                                     .beta = span_of(inputs[3]),
+                                     .weights = view_of(inputs[4].unsqueeze(-1)),
+                                     .options = options,
+                                     .cu_seqlens = cu_seqlens};
+      const Tensor d_o = normal({shape.batch, shape.time, shape.query_heads, shape.value_dim}, 4);
+      kt::OvqBackwardProblem backward{
+          {}, kt::Tensor({shape.batch, shape.time, shape.query_heads, shape.value_dim}), {}};
+      std::copy_n(d_o.data_ptr<float>(), d_o.numel(), backward.d_o.view().data);
+      const auto forward = kt::expected_forward<double>(in);
+      const auto gradients = kt::expected_backward(in, forward, backward);
+
+      const std::vector<Tensor> x = leaves(inputs, at::kDouble);
+      c10::optional<Tensor> offsets;
+      if (!cu_seqlens.empty()) offsets = at::tensor(cu_seqlens, at::kLong);
+      const Tensor o = ovq_attention(x[0], x[1], x[2], x[3], options, offsets, x[4]);
+      const std::vector<Tensor> d = gradients_of({o}, {d_o}, x);
+      expect_equal({{"o", o}, {"d_q", d[0]}, {"d_k", d[1]}, {"d_v", d[2]}, {"d_beta", d[3]}, {"d_weights", d[4]}},
+                   {{"o", tensor_of(forward.o, o.sizes())},
+                    {"d_q", tensor_of(gradients.d_q, x[0].sizes())},
+                    {"d_k", tensor_of(gradients.d_k, x[1].sizes())},
+                    {"d_v", tensor_of(gradients.d_v, x[2].sizes())},
+                    {"d_beta", tensor_of(gradients.d_beta, x[3].sizes())},
+                    {"d_weights", tensor_of(gradients.d_weights, x[4].sizes())}});
+    }
+  }
+}
+
+TEST(OvqAttentionWeights, OnesChangeNothing) {
+  for (const auto dtype : {at::kFloat, at::kDouble}) {
+    const PlainPath plain;
+    for (const auto& options : variants()) {
+      if (options.rate || options.weighted) continue;
+      const std::vector<Tensor> x = leaves(make_inputs({.time = 100}, 5), dtype);
+      const Tensor ones = at::ones({2, 100, 2}, dtype);
+      const Tensor without = ovq_attention(x[0], x[1], x[2], x[3], options);
+      const Tensor with = ovq_attention(x[0], x[1], x[2], x[3], options, {}, ones);
+      EXPECT_TRUE(at::equal(with, without));
+      const Tensor d_o = normal(with.sizes(), 6);
+      const auto d_with = gradients_of({with}, {d_o}, x), d_without = gradients_of({without}, {d_o}, x);
+      for (size_t i = 0; i < x.size(); ++i) EXPECT_TRUE(at::allclose(d_with[i], d_without[i], 1e-6, 1e-7));
+    }
+  }
+}
+
+TEST(OvqAttentionWeights, PiecesAreOnePass) {
+  for (const auto& options : variants()) {
+    if (!options.weighted) continue;
+    const std::vector<Tensor> inputs = make_inputs({}, 7);
+    std::vector<Tensor> x = leaves(inputs, at::kDouble);
+    x.push_back(make_weights({}, 7).to(at::kDouble).requires_grad_());
+    const auto [whole, final_states] = ovq_attention_with_state(x[0], x[1], x[2], x[3], options, {}, {}, x[4]);
+    const auto all = gradients_of({whole, final_states[0]->counts()},
+                                  {at::ones_like(whole), at::ones_like(final_states[0]->counts())}, x);
+    std::vector<StatePtr> states;
+    std::vector<Tensor> parts;
+    for (const auto& [begin, end] : {std::pair<int64_t, int64_t>{0, 5}, {5, 16}, {16, 45}}) {
+      const auto part = [&](const Tensor& tensor) { return tensor.slice(1, begin, end); };
+      auto result = ovq_attention_with_state(part(x[0]), part(x[1]), part(x[2]), x[3], options, {}, states, part(x[4]));
+      states = result.states;
+      parts.push_back(result.o);
+    }
+    const Tensor o = at::cat(parts, 1);
+    EXPECT_TRUE(at::allclose(o, whole, 1e-12, 1e-12));
+    EXPECT_TRUE(at::allclose(states[0]->counts(), final_states[0]->counts(), 1e-12, 1e-12));
+    EXPECT_TRUE(at::allclose(states[0]->pending_weights(), final_states[0]->pending_weights(), 0, 0));
+    const auto pieces =
+        gradients_of({o, states[0]->counts()}, {at::ones_like(o), at::ones_like(states[0]->counts())}, x);
+    for (size_t i = 0; i < x.size(); ++i) EXPECT_TRUE(at::allclose(pieces[i], all[i], 1e-10, 1e-10)) << i;
+  }
+}
+
+TEST(OvqAttentionWeights, BadOnesAreNamed) {
+  const std::vector<Tensor> x = make_inputs({}, 1);
+  const Tensor weights = make_weights({}, 1);
+  const kernels::OvqOptions options{.chunk = 8};
+  const auto call = [&](const Tensor& given) { ovq_attention(x[0], x[1], x[2], x[3], options, {}, given); };
+  using kernels::test::throws_naming;
+  for (const double bad : {0.0, -1.0, static_cast<double>(NAN), static_cast<double>(INFINITY)}) {
+    const Tensor given = weights.clone();
+    given[1][44][1] = bad;
+    EXPECT_TRUE(throws_naming<std::invalid_argument>("weights", [&] { call(given); })) << bad;
+  }
+  EXPECT_TRUE(throws_naming<std::invalid_argument>("weights", [&] { call(weights.slice(1, 1)); }));
+  EXPECT_TRUE(throws_naming<std::invalid_argument>("weights", [&] { call(weights.unsqueeze(-1)); }));
+  EXPECT_TRUE(throws_naming<c10::TypeError>("weights", [&] { call(weights.to(at::kLong) + 1); }));
+  EXPECT_TRUE(throws_naming<std::invalid_argument>(
+      "rate", [&] { ovq_attention(x[0], x[1], x[2], x[3], {.chunk = 8, .rate = 0.1f}, {}, weights); }));
+  // A state goes on as it was made.
+  const PlainPath plain;
+  const auto with = ovq_attention_with_state(x[0], x[1], x[2], x[3], options, {}, {}, weights).states;
+  const auto without = ovq_attention_with_state(x[0], x[1], x[2], x[3], options, {}, {}).states;
+  EXPECT_TRUE(throws_naming<std::invalid_argument>(
+      "missing", [&] { ovq_attention_with_state(x[0], x[1], x[2], x[3], options, {}, with); }));
+  EXPECT_TRUE(throws_naming<std::invalid_argument>(
+      "given", [&] { ovq_attention_with_state(x[0], x[1], x[2], x[3], options, {}, without, weights); }));
+  EXPECT_TRUE(throws_naming<std::invalid_argument>("missing", [&] { ovq_step(x[0], x[1], x[2], x[3], with); }));
+}
+
 TEST(OvqAttentionOp, CopiesOfStatesLeaveTheGraph) {
   for (const auto dtype : {at::kFloat, at::kDouble}) {
     const std::vector<Tensor> x = leaves(make_inputs({}, 1), dtype);

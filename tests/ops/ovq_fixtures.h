@@ -31,18 +31,16 @@ inline std::ostream& operator<<(std::ostream& out, const OvqCase& c) {
       << "/" << value_dim << ", chunk " << c.options.chunk << ", centroids " << c.options.centroids << ", growth "
       << to_string(c.options.growth) << ", new centroids " << to_string(c.options.new_centroids) << ", rate "
       << c.options.rate.value_or(0) << ", normalize " << c.options.normalize << ", rope " << c.options.rope
-      << ", prefix " << c.prefix << ", pieces " << c.pieces << ", seed " << c.seed;
+      << ", weighted " << c.options.weighted << ", prefix " << c.prefix << ", pieces " << c.pieces << ", seed "
+      << c.seed;
   for (int64_t offset : c.cu_seqlens) out << ", " << offset;
   return out;
-}
-
-inline std::vector<Tensor> tensors_of(const StateTensors& x) {
-  return {x.keys, x.values, x.pending_keys, x.pending_values};
 }
 
 // A batch counts as one sequence here, as it has one state.
 struct OvqProblem {
   explicit OvqProblem(const OvqCase& c) : c(c), inputs(make_inputs(c.shape, c.seed)) {
+    if (weighted()) inputs.push_back(make_weights(c.shape, c.seed));
     bounds = c.cu_seqlens.empty() ? std::vector<int64_t>{0, c.shape.time} : c.cu_seqlens;
     kernels::test::Random random(c.seed);
     for (size_t s = 0; s + 1 < bounds.size(); ++s) {
@@ -55,13 +53,14 @@ struct OvqProblem {
     run_kernel();
     d_o = normal({c.shape.batch, c.shape.time, c.shape.query_heads, c.shape.value_dim}, c.seed + 7);
     for (const kernels::OvqState& state : final_states) {
-      for (const Tensor& x : tensors_of(views_of(std::make_shared<kernels::OvqState>(state)))) {
+      for (const Tensor& x : views_of(std::make_shared<kernels::OvqState>(state)).list()) {
         d_final.push_back(normal(x.sizes(), c.seed + 8 + d_final.size()));
       }
     }
   }
 
   bool packed() const { return !c.cu_seqlens.empty(); }
+  bool weighted() const { return c.options.weighted; }
   size_t sequences() const { return cuts.size(); }
   c10::optional<Tensor> offsets(const std::vector<int64_t>& lengths) const {
     if (!packed()) return {};
@@ -74,6 +73,7 @@ struct OvqProblem {
             .k = view_of(inputs[1]),
             .v = view_of(inputs[2]),
             .beta = span_of(inputs[3]),
+            .weights = weighted() ? view_of(inputs[4].unsqueeze(-1)) : kernels::View<float>{},
             .options = c.options,
             .cu_seqlens = c.cu_seqlens};
   }
@@ -84,7 +84,7 @@ struct OvqProblem {
   }
 
   OvqCase c;
-  std::vector<Tensor> inputs;
+  std::vector<Tensor> inputs;  // q, k, v, beta, and weights if there are any
   std::vector<int64_t> bounds;
   std::vector<std::vector<int64_t>> cuts;  // [sequence][piece + 1]
   std::vector<StatePtr> initial;
@@ -93,7 +93,7 @@ struct OvqProblem {
   std::vector<Tensor> sequence_assignments;     // [sequence] of [B, pending + T, Hkv]
   std::vector<kernels::OvqState> final_states;  // [sequence]
   Tensor d_o;
-  std::vector<Tensor> d_final;  // [sequence][4] of [B, Hkv, n, D]
+  std::vector<Tensor> d_final;  // [sequence][4] of [B, Hkv, n, D]; with weights [sequence][6]
 
  private:
   std::vector<StatePtr> states_after_prefix() const {
@@ -101,7 +101,10 @@ struct OvqProblem {
     const auto count = static_cast<int64_t>(sequences());
     shape.time = c.prefix * count;
     const std::vector<Tensor> x = make_inputs(shape, c.seed + 1000);
-    return ovq_attention_with_state(x[0], x[1], x[2], x[3], c.options, offsets(std::vector(count, c.prefix)), {})
+    c10::optional<Tensor> weights;
+    if (weighted()) weights = make_weights(shape, c.seed + 1000);
+    return ovq_attention_with_state(x[0], x[1], x[2], x[3], c.options, offsets(std::vector(count, c.prefix)), {},
+                                    weights)
         .states;
   }
 
@@ -132,19 +135,21 @@ struct OvqProblem {
 // States are compared as the kernels lay them out: [B, n, Hkv, D].
 inline Results named(const OvqProblem& problem, const Tensor& o, const std::vector<Tensor>& final_tensors,
                      const std::vector<Tensor>& gradients) {
-  static const char* const parts[] = {"keys", "values", "pending_keys", "pending_values"};
+  static const char* const parts[] = {"keys", "values", "pending_keys", "pending_values", "counts", "pending_weights"};
+  const size_t per_state = StateTensors::count(problem.weighted()), inputs = problem.inputs.size();
   Results results = {
       {"o", o}, {"d_q", gradients[0]}, {"d_k", gradients[1]}, {"d_v", gradients[2]}, {"d_beta", gradients[3]}};
   const auto add = [&](const std::string& prefix, const std::vector<Tensor>& tensors, size_t first) {
     for (size_t i = first; i < tensors.size(); ++i) {
-      const std::string number = std::to_string((i - first) / 4);
-      results[prefix + parts[(i - first) % 4] + " " + number] = tensors[i].transpose(1, 2).contiguous();
+      const std::string number = std::to_string((i - first) / per_state);
+      results[prefix + parts[(i - first) % per_state] + " " + number] = tensors[i].transpose(1, 2).contiguous();
     }
   };
+  if (problem.weighted()) results["d_weights"] = gradients[4];
   add("final_", final_tensors, 0);
-  add("d_initial_", gradients, 4);
-  EXPECT_EQ(final_tensors.size(), 4 * problem.sequences());
-  EXPECT_EQ(gradients.size(), 4 + 4 * problem.initial.size());
+  add("d_initial_", gradients, inputs);
+  EXPECT_EQ(final_tensors.size(), per_state * problem.sequences());
+  EXPECT_EQ(gradients.size(), inputs + per_state * problem.initial.size());
   return results;
 }
 
@@ -153,11 +158,9 @@ inline Results fused(const OvqProblem& problem) {
   std::vector<Tensor> x = leaves(problem.inputs, at::kFloat);
   std::vector<StatePtr> states;
   for (const StatePtr& state : problem.initial) {
-    StateTensors tracked = views_of(state->kernel());
-    for (Tensor* leaf : {&tracked.keys, &tracked.values, &tracked.pending_keys, &tracked.pending_values}) {
-      x.push_back(leaf->requires_grad_());
-    }
-    states.push_back(c10::make_intrusive<State>(state->kernel(), tracked));
+    std::vector<Tensor> tracked = views_of(state->kernel()).list();
+    for (Tensor& leaf : tracked) x.push_back(leaf.requires_grad_());
+    states.push_back(c10::make_intrusive<State>(state->kernel(), StateTensors::from(tracked)));
   }
   std::vector<std::vector<Tensor>> outputs(problem.sequences());
   for (int64_t piece = 0; piece < problem.c.pieces; ++piece) {
@@ -168,8 +171,10 @@ inline Results fused(const OvqProblem& problem) {
     };
     std::vector<int64_t> lengths;
     for (const auto& cut : problem.cuts) lengths.push_back(cut[piece + 1] - cut[piece]);
+    c10::optional<Tensor> piece_weights;
+    if (problem.weighted()) piece_weights = part(x[4]);
     const OvqResult result = ovq_attention_with_state(part(x[0]), part(x[1]), part(x[2]), x[3], problem.c.options,
-                                                      problem.offsets(lengths), states);
+                                                      problem.offsets(lengths), states, piece_weights);
     states = result.states;
     const std::vector<Tensor> parts = result.o.split_with_sizes(lengths, 1);
     for (size_t s = 0; s < parts.size(); ++s) outputs[s].push_back(parts[s]);
@@ -179,7 +184,7 @@ inline Results fused(const OvqProblem& problem) {
   const Tensor o = at::cat(whole, 1);
   for (const StatePtr& state : states) {
     EXPECT_TRUE(state->fused());
-    for (const Tensor& tensor : tensors_of(state->tensors())) final_tensors.push_back(tensor);
+    for (const Tensor& tensor : state->tensors().list()) final_tensors.push_back(tensor);
   }
   weighted = {o};
   weighted.insert(weighted.end(), final_tensors.begin(), final_tensors.end());
@@ -196,8 +201,12 @@ inline Results plain(const OvqProblem& problem, at::ScalarType dtype) {
     if (problem.packed()) state = PlainState::empty(x[1].slice(0, 0, 1), x[2].slice(0, 0, 1), problem.c.options);
     if (!problem.initial.empty()) {
       const StatePtr& from = problem.initial[s];
-      const std::vector<Tensor> tensors = leaves(tensors_of(from->tensors()), dtype);
-      state = {problem.c.options, from->position(), tensors[0], tensors[1], from->counts(), tensors[2], tensors[3]};
+      const std::vector<Tensor> tensors = leaves(from->tensors().list(), dtype);
+      state = {problem.c.options, from->position(), tensors[0], tensors[1], from->counts(), tensors[2], tensors[3], {}};
+      if (problem.weighted()) {
+        state.counts = tensors[4];
+        state.pending_weights = tensors[5];
+      }
       x.insert(x.end(), tensors.begin(), tensors.end());
     }
     const int64_t first = state.position - state.pending_keys.size(2);
@@ -208,14 +217,13 @@ inline Results plain(const OvqProblem& problem, at::ScalarType dtype) {
       const int64_t begin = state.position - state.pending_keys.size(2) - first;
       const int64_t end = state.position + cut[piece + 1] - cut[piece] - first;
       const Tensor forced = problem.sequence_assignments[s].slice(1, begin, end);
-      PlainResult result = plain_ovq_attention(part(x[0]), part(x[1]), part(x[2]), x[3], state, forced);
+      PlainResult result = plain_ovq_attention(part(x[0]), part(x[1]), part(x[2]), x[3], state,
+                                               problem.weighted() ? part(x[4]) : Tensor(), forced);
       outputs.push_back(result.o);
       state = result.state;
     }
     whole.push_back(at::cat(outputs, 1));
-    for (const Tensor& tensor : {state.keys, state.values, state.pending_keys, state.pending_values}) {
-      final_tensors.push_back(tensor);
-    }
+    for (const Tensor& tensor : State(state).tensors().list()) final_tensors.push_back(tensor);
   }
   const Tensor o = at::cat(whole, 1);
   weighted = {o};
@@ -235,10 +243,15 @@ inline Results by_plain_loops(const OvqProblem& problem) {
     return copy;
   };
   kt::OvqBackwardProblem backward{problem.initial_states(), filled(problem.d_o), {}};
-  for (size_t i = 0; i < problem.d_final.size(); i += 4) {
+  const size_t per_state = StateTensors::count(problem.weighted());
+  for (size_t i = 0; i < problem.d_final.size(); i += per_state) {
     kt::StateTensors d;
-    kt::Tensor* const to[] = {&d.keys, &d.values, &d.pending_keys, &d.pending_values};
-    for (size_t j = 0; j < 4; ++j) *to[j] = filled(problem.d_final[i + j].transpose(1, 2));
+    d.weighted = problem.weighted();
+    const std::vector<kt::Tensor*> to = d.all();
+    for (size_t j = 0; j < per_state; ++j) {
+      const Tensor from = problem.d_final[i + j].transpose(1, 2);
+      *to[j] = filled(j < 4 ? from : from.unsqueeze(-1));
+    }
     backward.d_final.push_back(d);
   }
   const auto forward = kt::expected_forward<double>(in, backward.initial, problem.assignments);
@@ -249,6 +262,7 @@ inline Results by_plain_loops(const OvqProblem& problem) {
                      {"d_k", tensor_of(gradients.d_k, x[1].sizes())},
                      {"d_v", tensor_of(gradients.d_v, x[2].sizes())},
                      {"d_beta", tensor_of(gradients.d_beta, x[3].sizes())}};
+  if (problem.weighted()) results["d_weights"] = tensor_of(gradients.d_weights, x[4].sizes());
   const auto add = [&](const std::string& prefix, const std::vector<kt::StateValues<double>>& states) {
     const int64_t batch = problem.packed() ? 1 : problem.c.shape.batch, heads = problem.c.shape.kv_heads;
     const int64_t key_dim = problem.c.shape.key_dim, value_dim = problem.c.shape.value_dim;
@@ -261,6 +275,13 @@ inline Results by_plain_loops(const OvqProblem& problem) {
       put("values", states[s].values, value_dim);
       put("pending_keys", states[s].pending_keys, key_dim);
       put("pending_values", states[s].pending_values, value_dim);
+      if (!problem.weighted()) continue;
+      const auto put_weights = [&](const char* part, const std::vector<double>& values) {
+        const int64_t rows = static_cast<int64_t>(values.size()) / (batch * heads);
+        results[prefix + part + " " + std::to_string(s)] = tensor_of(values, {batch, rows, heads});
+      };
+      put_weights("counts", states[s].counts);
+      put_weights("pending_weights", states[s].pending_weights);
     }
   };
   add("final_", kt::final_values(in, forward));

@@ -18,6 +18,7 @@ MIXERS = {
     "ovq more": (ovq.OVQAttention, dict(heads=2, chunk=4, centroids=6, rope=True, value_shift=True, convolution=True)),
     "attention more": (ovq.Attention, dict(heads=2, value_shift=True, convolution=True)),
     "vq more": (ovq.VQAttention, dict(heads=2, codewords=5, chunk=4, value_shift=True, convolution=True)),
+    "ovq weighted": (ovq.OVQAttention, dict(heads=2, chunk=4, centroids=6, value_shift=True, weighted_writes=True)),
     "vq": (ovq.VQAttention, dict(heads=2, codewords=5, chunk=4)),
     "vq ema": (ovq.VQAttention, dict(heads=2, codewords=5, chunk=4, form="linear", training="ema", commitment=0.1)),
     "gdn": (ovq.GatedDeltaNet, dict(heads=2, key_dim=4, value_dim=8, chunk=8)),
@@ -35,6 +36,8 @@ def make(name, **options):
     if hasattr(layer, "started"):
         layer.started.fill_(1)  # the codebook; before that VQ-attention is attention
     with torch.no_grad():  # as if trained: outputs of a size that comparisons can see
+        if hasattr(layer, "w_gate"):
+            layer.w_gate.weight.normal_()
         for parameter in layer.parameters():
             if parameter.dim() == 2 and parameter.shape[1] > 4:
                 parameter.mul_(10)

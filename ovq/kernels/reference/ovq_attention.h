@@ -2,7 +2,7 @@
 // ovq/kernels/ovq_attention.h. Keeps a dictionary per chunk, O(T / L * N * d), so that backward is the chain rule and
 // nothing else.
 //
-//   s_tj = beta * q_t . [D_k ; K_window]_j + [log counts ; 0]_j
+//   s_tj = beta * q_t . [D_k ; K_window]_j + [log counts ; log w]_j        w = 1 without weights
 //   lse_t = log sum_j exp(s_tj)
 //   o_t = sum_j exp(s_tj - lse_t) [D_v ; V_window]_j
 //
@@ -28,6 +28,7 @@ struct OvqHeadInputs {
   std::vector<Matrix<Scalar>> q;  // [Hq / Hkv] of [T, dk]
   Matrix<Scalar> k, v;            // [T, dk], [T, dv]
   std::vector<Scalar> beta;       // [Hq / Hkv]
+  std::vector<Scalar> weights;    // [T]; with options.weighted
   OvqOptions options;
   int64_t head = 0;  // kv head
 };
@@ -36,6 +37,7 @@ template <class Scalar>
 struct OvqHeadState {
   OvqDictionary<Scalar> dictionary;
   Matrix<Scalar> pending_keys, pending_values;
+  std::vector<Scalar> pending_weights;  // 1 without weights
   int64_t position = 0;
 };
 
@@ -48,17 +50,18 @@ struct OvqHeadResult {
   std::vector<OvqDictionary<Scalar>> dictionaries;  // as each chunk read it, from the first pending token's chunk on
 };
 
-// Empty matrices count as zero.
+// Empty ones count as zero. Gradients of weights, and of the counts they add up to, are zero without weights.
 template <class Scalar>
 struct OvqHeadStateGradients {
   Matrix<Scalar> keys, values, pending_keys, pending_values;
+  std::vector<Scalar> counts, pending_weights;
 };
 
 template <class Scalar>
 struct OvqHeadGradients {
   std::vector<Matrix<Scalar>> d_q;
   Matrix<Scalar> d_k, d_v;
-  std::vector<Scalar> d_beta;
+  std::vector<Scalar> d_beta, d_weights;
   OvqHeadStateGradients<Scalar> d_initial;
 };
 
@@ -76,6 +79,7 @@ OvqHeadInputs<Scalar> load_head(const OvqInputs& inputs, int64_t batch, int64_t 
   }
   head.k = load<Scalar>(inputs.k, batch, kv_head, first, tokens);
   head.v = load<Scalar>(inputs.v, batch, kv_head, first, tokens);
+  if (inputs.options.weighted) head.weights = load<Scalar>(inputs.weights, batch, kv_head, first, tokens).data;
   return head;
 }
 
@@ -83,18 +87,25 @@ template <class Scalar>
 OvqHeadState<Scalar> empty_state(int64_t key_dim, int64_t value_dim) {
   return {{Matrix<Scalar>(0, key_dim), Matrix<Scalar>(0, value_dim), {}},
           Matrix<Scalar>(0, key_dim),
-          Matrix<Scalar>(0, value_dim)};
+          Matrix<Scalar>(0, value_dim),
+          {}};
 }
 
 template <class Scalar>
 OvqHeadState<Scalar> load_state(const OvqState& state, int64_t batch, int64_t head) {
   const auto counts = state.counts(batch, head);
-  return {{load<Scalar>(state.keys(), batch, head, 0, state.size()),
-           load<Scalar>(state.values(), batch, head, 0, state.size()),
-           {counts.begin(), counts.end()}},
-          load<Scalar>(state.pending_keys(), batch, head, 0, state.pending()),
-          load<Scalar>(state.pending_values(), batch, head, 0, state.pending()),
-          state.position()};
+  OvqHeadState<Scalar> loaded = {{load<Scalar>(state.keys(), batch, head, 0, state.size()),
+                                  load<Scalar>(state.values(), batch, head, 0, state.size()),
+                                  {counts.begin(), counts.end()}},
+                                 load<Scalar>(state.pending_keys(), batch, head, 0, state.pending()),
+                                 load<Scalar>(state.pending_values(), batch, head, 0, state.pending()),
+                                 std::vector<Scalar>(state.pending(), 1),
+                                 state.position()};
+  if (state.options().weighted) {
+    loaded.dictionary.counts = load<Scalar>(state.real_counts(), batch, head, 0, state.size()).data;
+    loaded.pending_weights = load<Scalar>(state.pending_weights(), batch, head, 0, state.pending()).data;
+  }
+  return loaded;
 }
 
 // The pairs (i, i + dim / 2) turned by position * base^(-2 i / dim). Angles are double whatever the scalar.
@@ -117,6 +128,7 @@ class OvqTokens {
   OvqTokens(const OvqHeadInputs<Scalar>& inputs, const OvqHeadState<Scalar>& initial)
       : keys(initial.pending_keys),
         values(initial.pending_values),
+        weights(initial.pending_weights),
         pending(keys.rows),
         first_chunk((initial.position - pending) / inputs.options.chunk),
         options_(inputs.options),
@@ -124,6 +136,7 @@ class OvqTokens {
     for (int64_t t = 0; t < inputs.k.rows; ++t) {
       keys.append(inputs.k[t]);
       values.append(inputs.v[t]);
+      weights.push_back(options_.weighted ? inputs.weights[t] : Scalar(1));
     }
   }
 
@@ -141,8 +154,11 @@ class OvqTokens {
     return begin - options_.chunk >= 0 ? begin - options_.chunk : -1;
   }
   OvqChunk<Scalar> chunk(int64_t begin) const {
-    return {keys.slice(begin, options_.chunk), values.slice(begin, options_.chunk),
-            first_chunk + begin / options_.chunk, head_};
+    return {keys.slice(begin, options_.chunk),
+            values.slice(begin, options_.chunk),
+            {weights.begin() + begin, weights.begin() + begin + options_.chunk},
+            first_chunk + begin / options_.chunk,
+            head_};
   }
 
   // A row of `token`, key or query, as it takes part in the window of the chunk that begins with `begin`.
@@ -156,6 +172,7 @@ class OvqTokens {
   }
 
   Matrix<Scalar> keys, values;
+  std::vector<Scalar> weights;
   const int64_t pending;
   const int64_t first_chunk;
 
@@ -172,16 +189,17 @@ class OvqTokens {
 template <class Scalar>
 struct OvqRows {
   Matrix<Scalar> keys, values;
-  std::vector<Scalar> bias;
+  std::vector<Scalar> weights;  // counts, then weights
+  std::vector<Scalar> bias;     // their logarithms
 
   OvqRows(const OvqDictionary<Scalar>& dictionary, const OvqTokens<Scalar>& tokens, int64_t begin)
-      : keys(dictionary.keys), values(dictionary.values) {
-    for (int64_t count : dictionary.counts) bias.push_back(std::log(static_cast<Scalar>(count)));
+      : keys(dictionary.keys), values(dictionary.values), weights(dictionary.counts) {
     for (int64_t token = tokens.window_begin(begin); token < tokens.chunk_end(begin); ++token) {
       keys.append(tokens.in_window(tokens.keys[token], token, begin).data());
       values.append(tokens.values[token]);
-      bias.push_back(0);
+      weights.push_back(tokens.weights[token]);
     }
+    for (Scalar weight : weights) bias.push_back(std::log(weight));
   }
 };
 
@@ -233,8 +251,11 @@ OvqHeadResult<Scalar> ovq_attention_forward(const OvqHeadInputs<Scalar>& inputs,
     std::copy(assignments.begin(), assignments.end(), result.assignments.begin() + written);
     committed = written + options.chunk;
   }
-  result.state = {dictionary, tokens.keys.slice(committed, tokens.size() - committed),
-                  tokens.values.slice(committed, tokens.size() - committed), initial.position + inputs.k.rows};
+  result.state = {dictionary,
+                  tokens.keys.slice(committed, tokens.size() - committed),
+                  tokens.values.slice(committed, tokens.size() - committed),
+                  {tokens.weights.begin() + committed, tokens.weights.end()},
+                  initial.position + inputs.k.rows};
   return result;
 }
 
@@ -247,7 +268,7 @@ OvqRowGradients<Scalar> read_chunk_backward(const OvqHeadInputs<Scalar>& inputs,
   const int64_t key_dim = inputs.k.columns, value_dim = inputs.v.columns;
   const OvqDictionary<Scalar>& dictionary = forward.dictionaries[begin / inputs.options.chunk];
   const OvqRows<Scalar> rows(dictionary, tokens, begin);
-  OvqRowGradients<Scalar> d_rows{Matrix<Scalar>(rows.keys.rows, key_dim), Matrix<Scalar>(rows.keys.rows, value_dim)};
+  OvqRowGradients<Scalar> d_rows(rows.keys.rows, key_dim, value_dim);
   for (size_t g = 0; g < inputs.q.size(); ++g) {
     const Scalar beta = inputs.beta[g];
     for (int64_t token = std::max(begin, tokens.pending); token < tokens.chunk_end(begin); ++token) {
@@ -264,6 +285,7 @@ OvqRowGradients<Scalar> read_chunk_backward(const OvqHeadInputs<Scalar>& inputs,
         add_scaled(d_rows.keys[j], beta * d_s, q.data(), key_dim);
         add_scaled(d_q.data(), beta * d_s, rows.keys[j], key_dim);
         gradients.d_beta[g] += d_s * product;
+        if (inputs.options.weighted) d_rows.weights[j] += d_s / rows.weights[j];
       }
       d_q = tokens.out_of_window(d_q.data(), token, begin);
       std::copy(d_q.begin(), d_q.end(), gradients.d_q[g][t]);
@@ -286,12 +308,17 @@ OvqHeadGradients<Scalar> ovq_attention_backward(const OvqHeadInputs<Scalar>& inp
   gradients.d_q.assign(inputs.q.size(), Matrix<Scalar>(inputs.k.rows, key_dim));
   gradients.d_beta.assign(inputs.q.size(), 0);
 
-  OvqRowGradients<Scalar> d_dictionary{Matrix<Scalar>(size, key_dim), Matrix<Scalar>(size, value_dim)};
-  OvqRowGradients<Scalar> d_tokens{Matrix<Scalar>(tokens.size(), key_dim), Matrix<Scalar>(tokens.size(), value_dim)};
+  const auto add = [](std::vector<Scalar>& to, int64_t first, const std::vector<Scalar>& x) {
+    for (size_t i = 0; i < x.size(); ++i) to[first + i] += x[i];
+  };
+  OvqRowGradients<Scalar> d_dictionary(size, key_dim, value_dim);
+  OvqRowGradients<Scalar> d_tokens(tokens.size(), key_dim, value_dim);
   add_rows(d_dictionary.keys, 0, d_final.keys);
   add_rows(d_dictionary.values, 0, d_final.values);
   add_rows(d_tokens.keys, committed, d_final.pending_keys);
   add_rows(d_tokens.values, committed, d_final.pending_values);
+  add(d_dictionary.weights, 0, d_final.counts);
+  add(d_tokens.weights, committed, d_final.pending_weights);
 
   for (int64_t c = static_cast<int64_t>(forward.dictionaries.size()) - 1; c >= 0; --c) {
     const OvqDictionary<Scalar>& dictionary = forward.dictionaries[c];
@@ -302,22 +329,30 @@ OvqHeadGradients<Scalar> ovq_attention_backward(const OvqHeadInputs<Scalar>& inp
           dictionary, tokens.chunk(written), {first, first + inputs.options.chunk}, inputs.options, d_dictionary);
       add_rows(d_tokens.keys, written, d_chunk.keys);
       add_rows(d_tokens.values, written, d_chunk.values);
+      add(d_tokens.weights, written, d_chunk.weights);
     }
     const OvqRowGradients<Scalar> d_rows = read_chunk_backward(inputs, tokens, forward, d_o, begin, gradients);
     add_rows(d_dictionary.keys, 0, d_rows.keys.slice(0, dictionary.size()));
     add_rows(d_dictionary.values, 0, d_rows.values.slice(0, dictionary.size()));
+    add(d_dictionary.weights, 0, {d_rows.weights.begin(), d_rows.weights.begin() + dictionary.size()});
     for (int64_t j = dictionary.size(); j < d_rows.keys.rows; ++j) {
       const int64_t token = tokens.window_begin(begin) + j - dictionary.size();
       const std::vector<Scalar> d_key = tokens.out_of_window(d_rows.keys[j], token, begin);
       add_scaled(d_tokens.keys[token], Scalar(1), d_key.data(), key_dim);
       add_scaled(d_tokens.values[token], Scalar(1), d_rows.values[j], value_dim);
+      d_tokens.weights[token] += d_rows.weights[j];
     }
   }
 
   gradients.d_k = d_tokens.keys.slice(tokens.pending, inputs.k.rows);
   gradients.d_v = d_tokens.values.slice(tokens.pending, inputs.k.rows);
-  gradients.d_initial = {d_dictionary.keys, d_dictionary.values, d_tokens.keys.slice(0, tokens.pending),
-                         d_tokens.values.slice(0, tokens.pending)};
+  gradients.d_weights = {d_tokens.weights.begin() + tokens.pending, d_tokens.weights.end()};
+  gradients.d_initial = {d_dictionary.keys,
+                         d_dictionary.values,
+                         d_tokens.keys.slice(0, tokens.pending),
+                         d_tokens.values.slice(0, tokens.pending),
+                         d_dictionary.weights,
+                         {d_tokens.weights.begin(), d_tokens.weights.begin() + tokens.pending}};
   return gradients;
 }
 

@@ -2,11 +2,15 @@
 //
 //   n_new = clamp(target(t) - n, 0, L)
 //   a_t = argmax_n k_t . D_k[n], or t founds a centroid
-//   counts' = counts + m,   D'[n] = D[n] + rate[n] sum_{t: a_t = n} (x_t - D[n]),   rate[n] = 1 / counts'[n] or a
-//   constant normalize: D_k''[n] = D_k'[n] / |D_k'[n]|
+//   counts' = counts + m,   m = sum_{t: a_t = n} w_t
+//   D'[n] = D[n] + rate[n] sum_{t: a_t = n} w_t (x_t - D[n]),   rate[n] = 1 / counts'[n] or a constant
+//   normalize: D_k''[n] = D_k'[n] / |D_k'[n]|
 //
 //   g'[n] = (g''[n] - y (y . g''[n])) / |D_k'[n]| with y = D_k''[n]
-//   g[n] = (1 - m rate[n]) g'[n],   dx_t = rate[n] g'[n] for the members, g[n] for the founder
+//   g[n] = (1 - m rate[n]) g'[n],   dx_t = w_t rate[n] g'[n] for the members, g[n] for the founder
+//
+// Without weights w_t = 1. With them, h' the gradient of counts' and g' that of keys and values together:
+//   dw_t = h'[n] + g'[n] . (x_t - D'[n]) / counts'[n],   h[n] = h'[n] + g'[n] . (D[n] - D'[n]) / counts'[n]
 #pragma once
 
 #include <algorithm>
@@ -27,7 +31,7 @@ namespace ovq::kernels::reference {
 template <class Scalar>
 struct OvqDictionary {
   Matrix<Scalar> keys, values;  // [n, dk], [n, dv]
-  std::vector<int64_t> counts;  // [n]
+  std::vector<Scalar> counts;   // [n]
 
   int64_t size() const { return keys.rows; }
 };
@@ -36,6 +40,7 @@ struct OvqDictionary {
 template <class Scalar>
 struct OvqChunk {
   Matrix<Scalar> keys, values;  // [L, dk], [L, dv]
+  std::vector<Scalar> weights;  // [L]; 1 without weights
   int64_t index = 0;
   int64_t head = 0;  // kv head
 };
@@ -95,6 +100,45 @@ std::vector<int64_t> smallest(const std::vector<Score>& scores, int64_t count) {
   return positions;
 }
 
+// How much a token of weight w wants to found a centroid: w (1 - s), a similarity above 1 counting as 1. What scores
+// the same is ordered by similarity, so that with weights of 1 the order is that of the similarities.
+template <class Scalar>
+struct FounderScore {
+  Scalar score, similarity;
+
+  FounderScore(Scalar weight, Scalar similarity)
+      : score(weight * std::max(Scalar(0), 1 - similarity)), similarity(similarity) {}
+  // Comes first
+  bool operator<(const FounderScore& other) const {
+    return score > other.score || (score == other.score && similarity < other.similarity);
+  }
+};
+
+// Farthest-first traversal with weights: start with the heaviest key, earlier on a tie, then again and again the one
+// with the best score against the chosen ones.
+template <class Scalar>
+std::vector<int64_t> farthest_first(const Matrix<Scalar>& keys, const std::vector<Scalar>& weights, int64_t count) {
+  std::vector<int64_t> chosen;
+  std::vector<bool> taken(keys.rows, false);
+  std::vector<Scalar> largest(keys.rows, -std::numeric_limits<Scalar>::infinity());
+  int64_t next = std::max_element(weights.begin(), weights.end()) - weights.begin();
+  while (static_cast<int64_t>(chosen.size()) < count) {
+    chosen.push_back(next);
+    taken[next] = true;
+    int64_t farthest = -1;
+    for (int64_t t = 0; t < keys.rows; ++t) {
+      largest[t] = std::max(largest[t], similarity(keys[t], keys[next], keys.columns));
+      if (taken[t]) continue;
+      if (farthest < 0 || FounderScore(weights[t], largest[t]) < FounderScore(weights[farthest], largest[farthest])) {
+        farthest = t;
+      }
+    }
+    next = farthest;
+  }
+  std::sort(chosen.begin(), chosen.end());
+  return chosen;
+}
+
 // Farthest-first traversal: start with key 0, then again and again the key least similar to the chosen ones.
 template <class Scalar>
 std::vector<int64_t> farthest_first(const Matrix<Scalar>& keys, int64_t count) {
@@ -127,7 +171,16 @@ std::vector<int64_t> choose_founders(const OvqDictionary<Scalar>& dictionary, co
     }
     return smallest(ranks, count);
   }
-  if (dictionary.size() == 0) return farthest_first(chunk.keys, count);
+  if (dictionary.size() == 0) {
+    return options.weighted ? farthest_first(chunk.keys, chunk.weights, count) : farthest_first(chunk.keys, count);
+  }
+  if (options.weighted) {
+    std::vector<FounderScore<Scalar>> scores;
+    for (int64_t t = 0; t < options.chunk; ++t) {
+      scores.emplace_back(chunk.weights[t], nearest(chunk.keys[t], dictionary.keys).similarity);
+    }
+    return smallest(scores, count);
+  }
   std::vector<Scalar> similarities;
   for (int64_t t = 0; t < options.chunk; ++t) {
     similarities.push_back(nearest(chunk.keys[t], dictionary.keys).similarity);
@@ -154,36 +207,41 @@ std::vector<int32_t> assign(const OvqDictionary<Scalar>& dictionary, const OvqCh
 
 // What a write does to each row, other than what it adds: which rows it touches and how fast they move.
 struct OvqWritePlan {
-  std::vector<int64_t> members;  // [n'] m: the tokens that joined (founders do not count)
-  std::vector<bool> touched;     // [n']
-  std::vector<double> rate;      // [n']
+  std::vector<double> counts;  // [n'] before the members joined
+  std::vector<double> joined;  // [n'] m: what the tokens that joined weigh (founders do not count)
+  std::vector<bool> touched;   // [n']
+  std::vector<double> rate;    // [n']
 };
 
 template <class Scalar>
-OvqWritePlan plan_write(const OvqDictionary<Scalar>& before, const std::vector<int32_t>& assignments,
-                        const OvqOptions& options) {
-  std::vector<int64_t> counts = before.counts;
-  for (int32_t a : assignments) {
-    if (a >= 0) continue;
-    assert(~a == static_cast<int32_t>(counts.size()));
-    counts.push_back(1);
+OvqWritePlan plan_write(const OvqDictionary<Scalar>& before, const OvqChunk<Scalar>& chunk,
+                        const std::vector<int32_t>& assignments, const OvqOptions& options) {
+  OvqWritePlan plan;
+  plan.counts.assign(before.counts.begin(), before.counts.end());
+  for (size_t t = 0; t < assignments.size(); ++t) {
+    if (assignments[t] >= 0) continue;
+    assert(~assignments[t] == static_cast<int32_t>(plan.counts.size()));
+    plan.counts.push_back(chunk.weights[t]);
   }
-  OvqWritePlan plan{std::vector<int64_t>(counts.size()), std::vector<bool>(counts.size()),
-                    std::vector<double>(counts.size())};
-  for (int32_t a : assignments) {
-    plan.members[a < 0 ? ~a : a] += a >= 0;
+  const size_t size = plan.counts.size();
+  plan.joined.resize(size);
+  plan.touched.resize(size);
+  plan.rate.resize(size);
+  for (size_t t = 0; t < assignments.size(); ++t) {
+    const int32_t a = assignments[t];
     plan.touched[a < 0 ? ~a : a] = true;
+    if (a >= 0) plan.joined[a] += chunk.weights[t];
   }
-  for (size_t n = 0; n < counts.size(); ++n) {
-    plan.rate[n] = options.rate ? static_cast<double>(*options.rate) : 1.0 / (counts[n] + plan.members[n]);
+  for (size_t n = 0; n < size; ++n) {
+    plan.rate[n] = options.rate ? static_cast<double>(*options.rate) : 1.0 / (plan.counts[n] + plan.joined[n]);
   }
   return plan;
 }
 
-// D' = D + rate * sum(x - D) for keys or for values. Founders start as their own row.
+// D' = D + rate * sum w (x - D) for keys or for values. Founders start as their own row.
 template <class Scalar>
-Matrix<Scalar> update_rows(Matrix<Scalar> rows, const Matrix<Scalar>& tokens, const std::vector<int32_t>& assignments,
-                           const OvqWritePlan& plan) {
+Matrix<Scalar> update_rows(Matrix<Scalar> rows, const Matrix<Scalar>& tokens, const std::vector<Scalar>& weights,
+                           const std::vector<int32_t>& assignments, const OvqWritePlan& plan) {
   for (size_t t = 0; t < assignments.size(); ++t) {
     if (assignments[t] < 0) rows.append(tokens[t]);
   }
@@ -191,10 +249,10 @@ Matrix<Scalar> update_rows(Matrix<Scalar> rows, const Matrix<Scalar>& tokens, co
   for (size_t t = 0; t < assignments.size(); ++t) {
     const int32_t n = assignments[t];
     if (n < 0) continue;
-    for (int64_t i = 0; i < rows.columns; ++i) change[n][i] += tokens[t][i] - rows[n][i];
+    for (int64_t i = 0; i < rows.columns; ++i) change[n][i] += weights[t] * (tokens[t][i] - rows[n][i]);
   }
   for (int64_t n = 0; n < rows.rows; ++n) {
-    if (plan.members[n] > 0) add_scaled(rows[n], static_cast<Scalar>(plan.rate[n]), change[n], rows.columns);
+    if (plan.joined[n] > 0) add_scaled(rows[n], static_cast<Scalar>(plan.rate[n]), change[n], rows.columns);
   }
   return rows;
 }
@@ -212,36 +270,63 @@ void normalize_rows(Matrix<Scalar>& rows, const OvqWritePlan& plan) {
 template <class Scalar>
 void write_chunk(OvqDictionary<Scalar>& dictionary, const OvqChunk<Scalar>& chunk,
                  const std::vector<int32_t>& assignments, const OvqOptions& options) {
-  const OvqWritePlan plan = plan_write(dictionary, assignments, options);
-  dictionary.keys = update_rows(dictionary.keys, chunk.keys, assignments, plan);
-  dictionary.values = update_rows(dictionary.values, chunk.values, assignments, plan);
+  const OvqWritePlan plan = plan_write(dictionary, chunk, assignments, options);
+  dictionary.keys = update_rows(dictionary.keys, chunk.keys, chunk.weights, assignments, plan);
+  dictionary.values = update_rows(dictionary.values, chunk.values, chunk.weights, assignments, plan);
   if (options.normalize) normalize_rows(dictionary.keys, plan);
-  dictionary.counts.resize(dictionary.size(), 1);
-  for (int64_t n = 0; n < dictionary.size(); ++n) dictionary.counts[n] += plan.members[n];
+  dictionary.counts.resize(dictionary.size());
+  for (int64_t n = 0; n < dictionary.size(); ++n) {
+    dictionary.counts[n] = static_cast<Scalar>(plan.counts[n] + plan.joined[n]);
+  }
 }
 
-// Gradients of rows of keys and of values: the dictionary's, or those of tokens.
+// Gradients of rows: the dictionary's keys, values and counts, or those of tokens.
 template <class Scalar>
 struct OvqRowGradients {
   Matrix<Scalar> keys, values;
+  std::vector<Scalar> weights;  // zero without weights
+
+  OvqRowGradients(int64_t rows, int64_t key_dim, int64_t value_dim)
+      : keys(rows, key_dim), values(rows, value_dim), weights(rows) {}
 };
 
 // gradient: of D' on entry, of D on return. Returns that of the chunk's tokens.
 template <class Scalar>
-Matrix<Scalar> update_rows_backward(Matrix<Scalar>& gradient, const std::vector<int32_t>& assignments,
-                                    const OvqWritePlan& plan, int64_t size_before) {
-  const auto keep = [&](int64_t n) { return static_cast<Scalar>(1 - plan.members[n] * plan.rate[n]); };
+Matrix<Scalar> update_rows_backward(Matrix<Scalar>& gradient, const std::vector<Scalar>& weights,
+                                    const std::vector<int32_t>& assignments, const OvqWritePlan& plan,
+                                    int64_t size_before) {
+  const auto keep = [&](int64_t n) { return static_cast<Scalar>(1 - plan.joined[n] * plan.rate[n]); };
   Matrix<Scalar> d_tokens(assignments.size(), gradient.columns);
   for (int64_t t = 0; t < d_tokens.rows; ++t) {
     const int32_t a = assignments[t];
     const int64_t n = a < 0 ? ~a : a;
-    add_scaled(d_tokens[t], a < 0 ? keep(n) : static_cast<Scalar>(plan.rate[n]), gradient[n], gradient.columns);
+    add_scaled(d_tokens[t], a < 0 ? keep(n) : weights[t] * static_cast<Scalar>(plan.rate[n]), gradient[n],
+               gradient.columns);
   }
   gradient = gradient.slice(0, size_before);
   for (int64_t n = 0; n < size_before; ++n) {
     for (int64_t i = 0; i < gradient.columns; ++i) gradient[n][i] *= keep(n);
   }
   return d_tokens;
+}
+
+// What the rows `before` and `tokens` of a mean D' = (counts D + sum w x) / counts' add to the gradients of counts and
+// weights: (row - D') . g' / counts'
+template <class Scalar>
+void mean_weights_backward(const Matrix<Scalar>& before, const Matrix<Scalar>& tokens, const Matrix<Scalar>& after,
+                           const Matrix<Scalar>& gradient, const std::vector<int32_t>& assignments,
+                           const OvqWritePlan& plan, std::vector<Scalar>& d_counts, std::vector<Scalar>& d_weights) {
+  const auto along = [&](const Scalar* row, int64_t n) {
+    Scalar sum = 0;
+    for (int64_t i = 0; i < after.columns; ++i) sum += (row[i] - after[n][i]) * gradient[n][i];
+    return sum * static_cast<Scalar>(plan.rate[n]);
+  };
+  for (int64_t n = 0; n < before.rows; ++n) {
+    if (plan.joined[n] > 0) d_counts[n] += along(before[n], n);
+  }
+  for (int64_t t = 0; t < tokens.rows; ++t) {
+    d_weights[t] += along(tokens[t], assignments[t] < 0 ? ~assignments[t] : assignments[t]);
+  }
 }
 
 // gradient: of the rescaled rows on entry, of `rows` (not rescaled yet) on return.
@@ -262,12 +347,24 @@ template <class Scalar>
 OvqRowGradients<Scalar> write_chunk_backward(const OvqDictionary<Scalar>& before, const OvqChunk<Scalar>& chunk,
                                              const std::vector<int32_t>& assignments, const OvqOptions& options,
                                              OvqRowGradients<Scalar>& gradient) {
-  const OvqWritePlan plan = plan_write(before, assignments, options);
-  if (options.normalize) {
-    normalize_rows_backward(gradient.keys, update_rows(before.keys, chunk.keys, assignments, plan), plan);
+  const OvqWritePlan plan = plan_write(before, chunk, assignments, options);
+  const Matrix<Scalar> keys = update_rows(before.keys, chunk.keys, chunk.weights, assignments, plan);
+  if (options.normalize) normalize_rows_backward(gradient.keys, keys, plan);
+  OvqRowGradients<Scalar> d_tokens(chunk.keys.rows, chunk.keys.columns, chunk.values.columns);
+  if (options.weighted) {
+    const Matrix<Scalar> values = update_rows(before.values, chunk.values, chunk.weights, assignments, plan);
+    std::vector<Scalar>& d_counts = gradient.weights;
+    for (int64_t t = 0; t < chunk.keys.rows; ++t) {
+      d_tokens.weights[t] = d_counts[assignments[t] < 0 ? ~assignments[t] : assignments[t]];
+    }
+    mean_weights_backward(before.keys, chunk.keys, keys, gradient.keys, assignments, plan, d_counts, d_tokens.weights);
+    mean_weights_backward(before.values, chunk.values, values, gradient.values, assignments, plan, d_counts,
+                          d_tokens.weights);
   }
-  return {update_rows_backward(gradient.keys, assignments, plan, before.size()),
-          update_rows_backward(gradient.values, assignments, plan, before.size())};
+  gradient.weights.resize(before.size());
+  d_tokens.keys = update_rows_backward(gradient.keys, chunk.weights, assignments, plan, before.size());
+  d_tokens.values = update_rows_backward(gradient.values, chunk.weights, assignments, plan, before.size());
+  return d_tokens;
 }
 
 }  // namespace ovq::kernels::reference

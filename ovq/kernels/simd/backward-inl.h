@@ -1,7 +1,7 @@
 // Backward of a block of rows, tile by tile, with the scores recomputed from the saved log-sum-exp:
 //
 //   per tile and panel   dP <- d_o . v - delta,  P <- 2^(s - lse),  dS <- P dP,  d_q' <- d_q' + dS . k
-//   per tile             d_v <- d_v + P^T . d_o,  d_k <- d_k + dS^T . (beta q)
+//   per tile             d_v <- d_v + P^T . d_o,  d_k <- d_k + dS^T . (beta q);  with weights d_log_count <- + sum dS
 //   at the end           d_q <- beta d_q',  d_beta <- d_beta + q . d_q'            delta = o . d_o per row
 //
 // Five products of the same 6 x 16 kernel. The tiles of a block are independent but for d_q', which is summed in tile
@@ -244,6 +244,18 @@ HWY_NOINLINE void key_gradient(const float* HWY_RESTRICT weights, const float* H
   }
 }
 
+// gradient[key] <- gradient[key] + sum over rows of weights[key][row]
+HWY_NOINLINE void log_count_gradient(const float* HWY_RESTRICT weights, int64_t rows, int64_t begin, int64_t end,
+                                     float* HWY_RESTRICT gradient) {
+  const PanelTag d;
+  for (int64_t key = begin; key < end; ++key) {
+    const float* of_key = weights + key * kWeightStride;
+    PanelVector sum = hn::Zero(d);
+    for (int64_t row = 0; row < rows; row += kLanes) sum = hn::Add(sum, hn::Load(d, of_key + row));
+    gradient[key] += hn::GetLane(hn::SumOfLanes(d, sum));
+  }
+}
+
 // A panel's weights of the keys [begin, end) <- 0
 HWY_INLINE void clear_weights(float* p, float* ds, int64_t begin, int64_t end) {
   for (int64_t key = begin; key < end; ++key) {
@@ -307,6 +319,7 @@ HWY_NOINLINE void backward_tile(const BackwardBlock& block, const Workspace& sha
                gradient.values + tile * gradient.value_stride, gradient.value_stride, keys_ahead);
   key_gradient(ds, packed.beta_q_columns, packed.rows, reading.key_dim, begin, end, panel_keys, packed.panels,
                gradient.keys + tile * gradient.key_stride, gradient.key_stride, keys_ahead);
+  if (gradient.log_counts != nullptr) log_count_gradient(ds, packed.rows, begin, end, gradient.log_counts + tile);
 }
 
 HWY_NOINLINE void backward_finish(const BackwardBlock& block, const Workspace& shared, const float* d_q) {
