@@ -12,8 +12,9 @@ import ovq
 CHANGES = {
     "attention": [dict(heads=4), dict(heads=2, kv_heads=1), dict(head_dim=4), dict(rope=False), dict(rope_base=100.0)],
     "window": [dict(window=7), dict(window=64), dict(window=None), dict(kv_heads=2)],
-    "ovq": [dict(heads=4), dict(chunk=8), dict(rope=True), dict(value_shift=True), dict(convolution=True)],
-    "ovq more": [dict(rope=False), dict(value_shift=False), dict(convolution=False), dict(normalize=True), dict(rate=0.1)],
+    "ovq": [dict(heads=4), dict(chunk=8), dict(rope=True), dict(value_shift=True)]
+    + [dict(convolution=True), dict(rate=0.1), dict(growth="all"), dict(new_centroids="random")],
+    "ovq more": [dict(rope=False), dict(value_shift=False), dict(convolution=False), dict(normalize=True)],
     "vq": [dict(codewords=6), dict(chunk=8), dict(heads=4)],
     "gdn": [dict(heads=4), dict(key_dim=8), dict(value_dim=4), dict(conv_width=3)],
     "mamba2": [dict(head_dim=8), dict(state=8), dict(groups=1), dict(conv_width=3), dict(expand=2)],
