@@ -91,7 +91,7 @@ class RmsNormFunction : public torch::autograd::Function<RmsNormFunction> {
     RECORD_USER_SCOPE("ovq::rms_norm_forward");
     const Tensor x = x_any.contiguous(), weight = weight_any.contiguous();
     const Tensor y = at::empty(x.sizes(), x.options()), r = inverse_norms(x, groups);
-    const double scale = 1.0 / (x.size(-1) / groups);
+    const double scale = static_cast<double>(groups) / static_cast<double>(x.size(-1));
     AT_DISPATCH_FLOATING_TYPES(x.scalar_type(), "rms_norm", [&] { normalise<scalar_t>(x, weight, scale, eps, y, r); });
     context->save_for_backward({x, weight, r});
     return y;
