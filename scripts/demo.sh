@@ -18,12 +18,12 @@ train() {
   if [[ -e $out/run.json ]]; then
     "$ovq" train --resume "$out" --threads "$threads"
   else
-    "$ovq" train --task recall --scale tiny --model "$1" --out "$out" --threads "$threads" --eval-every 500
+    "$ovq" train --task recall --scale tiny --model "$1" --out "$out" --threads "$threads" --eval-every 200
   fi 2>&1 | sed -u "s/^/$(printf '%-8s' "$1")/"
 }
 
 echo
-echo "Training: contexts of up to 128 tokens hold pairs of keys and values, then the values of some keys are asked for."
+echo "Training: contexts of up to 256 tokens hold pairs of keys and values, then the values of some keys are asked for."
 train sw-nope &
 nope=$!
 train sw-ovq
@@ -31,14 +31,15 @@ wait "$nope"
 trained=$SECONDS
 
 echo
-echo "Testing at up to 16 times that length, OVQ-attention with dictionaries of several sizes."
-lengths=128,256,512,1024,2048
+echo "Testing at up to 16 times that length, OVQ-attention with a centroid for every token, for a third and for a fifth."
+lengths=256,512,1024,2048,4096
 "$ovq" eval "$runs/sw-nope" --lengths "$lengths" >/dev/null
-"$ovq" eval "$runs/sw-ovq" --lengths "$lengths" --centroids 128,256,512,1024 >/dev/null
+"$ovq" eval "$runs/sw-ovq" --lengths "$lengths" --keep 1,0.33,0.2 >/dev/null
 echo
 "$ovq" compare "$runs/sw-nope" "$runs/sw-ovq"
 cat <<END
-N is the size of the dictionary; training used $("$ovq" inspect "$runs/sw-ovq" | grep -o -m 1 "centroids [0-9]*" | tr -dc 0-9). A sliding-window layer and a layer of full attention (sw-nope) or OVQ-attention (sw-ovq) take turns.
+keep is the share of the context's tokens that have a centroid of their own at its end; in training it is 0.33 at the longest context. A sliding-window layer and a layer of full
+attention (sw-nope) or OVQ-attention (sw-ovq) take turns. State: what a sequence of the longest length leaves in memory.
 Trained in $((trained - start)) s, tested in $((SECONDS - trained)) s. The runs, their metrics and results lie in $runs.
 
 Next:

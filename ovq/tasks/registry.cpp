@@ -31,7 +31,7 @@ std::vector<Evaluation> doubled(int64_t first, int64_t last) {
 }
 
 Preset recall_preset(Scale scale) {
-  const int64_t longest = pick(scale, 128, 256, 4096), content = pick(scale, 2, 4, 8);
+  const int64_t longest = pick(scale, 256, 512, 4096), content = pick(scale, 2, 4, 8);
   return {.options = {{"vocab", pick(scale, 128, 640, 10000)},
                       {"key_length", content},
                       {"value_length", content},

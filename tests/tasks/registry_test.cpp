@@ -64,10 +64,10 @@ TEST(Registry, OptionsOverrideTheScale) {
 }
 
 TEST(Registry, ScalesAreThoseOfTheExperiments) {
-  EXPECT_EQ(preset("recall", "tiny").train_lengths, (std::vector<int64_t>{16, 32, 64, 128}));
-  EXPECT_EQ(preset("recall", "tiny").evaluations.back().length, 2048);
-  EXPECT_EQ(preset("recall", "small").train_lengths, (std::vector<int64_t>{32, 64, 128, 256}));
-  EXPECT_EQ(preset("recall", "small").evaluations.back().length, 4096);
+  EXPECT_EQ(preset("recall", "tiny").train_lengths, (std::vector<int64_t>{32, 64, 128, 256}));
+  EXPECT_EQ(preset("recall", "tiny").evaluations.back().length, 4096);
+  EXPECT_EQ(preset("recall", "small").train_lengths, (std::vector<int64_t>{64, 128, 256, 512}));
+  EXPECT_EQ(preset("recall", "small").evaluations.back().length, 8192);
   EXPECT_EQ(preset("recall", "paper").train_lengths, (std::vector<int64_t>{512, 1024, 2048, 4096}));
   EXPECT_EQ(preset("positional-recall", "paper").evaluations.back().length, 65536);
   EXPECT_EQ(preset("positional-recall", "paper").options["copies"], 4);
