@@ -213,11 +213,16 @@ float update_rate(const OvqOptions& options, float count_after) {
   return options.rate ? *options.rate : 1.0f / count_after;
 }
 
-// g . (x - row)
-double along_gradient(const float* gradient, const float* x, const float* row, int64_t dim) {
-  double sum = 0.0;
-  for (int64_t i = 0; i < dim; ++i) sum += static_cast<double>(gradient[i]) * (x[i] - row[i]);
-  return sum;
+// g . (x - row). Eight sums, since one would wait for itself: with it backward took a tenth longer (d 64, N 512).
+float along_gradient(const float* gradient, const float* x, const float* row, int64_t dim) {
+  constexpr int64_t kSums = 8;
+  float sums[kSums] = {};
+  int64_t i = 0;
+  for (; i + kSums <= dim; i += kSums) {
+    for (int64_t j = 0; j < kSums; ++j) sums[j] += gradient[i + j] * (x[i + j] - row[i + j]);
+  }
+  for (; i < dim; ++i) sums[i % kSums] += gradient[i] * (x[i] - row[i]);
+  return ((sums[0] + sums[1]) + (sums[2] + sums[3])) + ((sums[4] + sums[5]) + (sums[6] + sums[7]));
 }
 
 void scaled_copy(const float* from, float factor, int64_t dim, float* to) {
@@ -412,9 +417,9 @@ void unwrite_chunk(Dictionary& dictionary, const ChunkWrite& write, const Dictio
   // With weights: dL/d log w = w (h' + g' . (x - D') / counts') of a row x that went into D' with weight w. Where D'
   // was rescaled it does not matter by how much: g' is perpendicular to it.
   const auto log_weight_gradient = [&](const Written& to, const float* key, const float* value, float weight) {
-    const double along = along_gradient(to.g_key, key, dictionary.key(to.row), key_dim) +
-                         along_gradient(to.g_value, value, dictionary.value(to.row), value_dim);
-    return static_cast<float>(weight * (to.log_count + along) / rows.weights[to.row]);
+    const float along = along_gradient(to.g_key, key, dictionary.key(to.row), key_dim) +
+                        along_gradient(to.g_value, value, dictionary.value(to.row), value_dim);
+    return weight * (to.log_count + along) / rows.weights[to.row];
   };
   const auto weight_of = [&](int64_t p) { return options.weighted ? write.tokens[p].weight : 1.0f; };
   const auto token_log_weight = [&](const Written& to, int64_t p) {
