@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # Sets up, builds and runs the main job: trains a model with full attention and one with OVQ-attention on recall, tests
 # both far beyond the length they were trained at, and compares what they remember with what they keep in memory.
-# Usage: scripts/demo.sh [DIR]; DIR (runs/demo) receives the runs. What an earlier call has finished is not done again.
+# Usage: scripts/demo.sh [DIR [SEED]]; DIR (runs/demo) receives the runs, SEED is 0. What an earlier call has finished is not done again.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-runs=${1:-runs/demo}
+runs=${1:-runs/demo} seed=${2:-0}
 ovq=build/release/ovq
 
 scripts/setup.sh
@@ -18,7 +18,7 @@ train() {
   if [[ -e $out/run.json ]]; then
     "$ovq" train --resume "$out" --threads "$threads"
   else
-    "$ovq" train --task recall --scale tiny --model "$1" --out "$out" --threads "$threads" --eval-every 200
+    "$ovq" train --task recall --scale tiny --model "$1" --seed "$seed" --out "$out" --threads "$threads" --eval-every 200
   fi 2>&1 | sed -u "s/^/$(printf '%-8s' "$1")/"
 }
 

@@ -52,7 +52,7 @@ struct Budget {
   int64_t steps, tokens_per_step;
 };
 Budget budget_of(const std::string& scale) {
-  return scale == "tiny" ? Budget{800, 8192} : scale == "small" ? Budget{1800, 8192} : Budget{100'000, 65'536};
+  return scale == "tiny" ? Budget{720, 8192} : scale == "small" ? Budget{1800, 8192} : Budget{100'000, 65'536};
 }
 
 std::vector<double> keeps_from_json(const models::FieldReader& reader, const json& list) {

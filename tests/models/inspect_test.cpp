@@ -104,8 +104,8 @@ TEST(Inspect, LabelledFlopsAreThePapersFormulas) {
 TEST(Inspect, ModelFlopsAreThoseOfItsParts) {
   const Inspection x = inspect("tiny/sw-ovq", {4096});
   const ContextCost& cost = x.contexts.at(0);
-  // two layers of each mixer; projections of 64 x 64, four a mixer; convolutions of queries and keys in two
-  const double matrices = 4 * 4 * 64 * 64 + 2 * 2 * 64 * 4 + static_cast<double>(x.mlps + x.head);
+  // two layers of each mixer; four projections a mixer, of 64 x 64 and 64 x 128; convolutions of queries and keys
+  const double matrices = 2 * 4 * 64 * 64 + 2 * 4 * 64 * 128 + 2 * 2 * 128 * 4 + static_cast<double>(x.mlps + x.head);
   EXPECT_DOUBLE_EQ(cost.forward, 2 * matrices + 2 * cost.mixers[0].forward + 2 * cost.mixers[1].forward);
   EXPECT_DOUBLE_EQ(cost.backward, 4 * matrices + 2 * cost.mixers[0].backward + 2 * cost.mixers[1].backward);
 }
@@ -150,7 +150,7 @@ TEST_F(InspectDirectories, ModelsAndRuns) {
     return config;
   }();
   EXPECT_EQ(message_of<std::runtime_error>([&] { inspect((directory / "model").string()); }),
-            (directory / "model" / "config.json").string() + ": [ovq] kv_heads is 3; must divide heads 4");
+            (directory / "model" / "config.json").string() + ": [ovq] kv_heads is 3; must divide heads 8");
 }
 
 }  // namespace

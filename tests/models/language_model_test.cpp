@@ -113,7 +113,7 @@ TEST_F(LanguageModelFiles, OtherModelsWeightsAreErrors) {
   config["mixers"]["ovq"]["kv_heads"] = 3;
   std::ofstream(directory / "config.json") << config;
   EXPECT_EQ(message_of<std::runtime_error>([&] { load_model(directory); }),
-            (directory / "config.json").string() + ": [ovq] kv_heads is 3; must divide heads 4");
+            (directory / "config.json").string() + ": [ovq] kv_heads is 3; must divide heads 8");
 }
 
 TEST_F(LanguageModelFiles, DamagedStatesAreErrors) {
