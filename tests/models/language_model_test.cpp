@@ -260,7 +260,7 @@ TEST(Generate, ErrorsNameTheOption) {
 }
 
 TEST(Initializer, CopyingTransposesWhatReads) {
-  ModelConfig config = model_preset("tiny/sw-ovq").config;
+  ModelConfig config = model_preset("tiny/sw-ovq-plain").config;
   for (const Initializer initializer : {Initializer::fan_in, Initializer::copying}) {
     config.initializer = initializer;
     const auto model = make_model(config, 1);

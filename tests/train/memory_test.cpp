@@ -78,6 +78,9 @@ TEST(Memory, EvaluationStreams) {
     SCOPED_TRACE(pattern);
     RunOptions options;
     options.model = pattern;
+    if (options.model == "sw-ovq") {  // a state that counts beside the activations
+      options.model_options = {{"mixers", {{"ovq", {{"centroids", 512}}}}}};
+    }
     options = resolved(options);
     const auto task = make_task(options);
     const auto config = model_config(options, task->vocab());
