@@ -233,12 +233,7 @@ void check_ovq(const Shape& shape, const OvqOptions& options) {
   kernels::ovq_attention_forward(inputs, {.o = o.view(), .lse = lse.view(), .assignments = assignments});
   Gradients gradients(shape);
   kernels::ovq_attention_backward(inputs, {.o = o.view(), .lse = lse.view(), .assignments = assignments},
-                                  {.d_o = d_o.view()},
-                                  {.d_q = gradients.q.view(),
-                                   .d_k = gradients.k.view(),
-                                   .d_v = gradients.v.view(),
-                                   .d_beta = gradients.beta,
-                                   .d_weights = gradients.weights.view()});
+                                  {.d_o = d_o.view()}, gradients.of_ovq());
 
   require_valid(inputs, assignments);
   const OvqTwins twins(inputs, assignments, d_o.view());

@@ -63,12 +63,7 @@ struct OvqTraining : OvqProblem {
       : OvqProblem(shape, options), d_o(normal(shape, 9)), gradients(shape) {}
   void backward() {
     kernels::ovq_attention_backward(inputs, {.o = o.view(), .lse = lse.view(), .assignments = assignments},
-                                    {.d_o = d_o.view()},
-                                    {.d_q = gradients.q.view(),
-                                     .d_k = gradients.k.view(),
-                                     .d_v = gradients.v.view(),
-                                     .d_beta = gradients.beta,
-                                     .d_weights = gradients.weights.view()});
+                                    {.d_o = d_o.view()}, gradients.of_ovq());
   }
 
   Tensor d_o;

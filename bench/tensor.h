@@ -6,6 +6,7 @@
 
 #include "bench/flops.h"
 #include "ovq/kernels/buffer.h"
+#include "ovq/kernels/ovq_attention.h"
 #include "ovq/kernels/view.h"
 
 namespace ovq::bench {
@@ -47,6 +48,10 @@ struct Inputs {
 struct Gradients {
   explicit Gradients(const Shape& shape)
       : q(shape), k(shape), v(shape), beta(shape.heads), weights(shape.time, shape.heads, 1) {}
+
+  kernels::OvqGradients of_ovq() {
+    return {.d_q = q.view(), .d_k = k.view(), .d_v = v.view(), .d_beta = beta, .d_weights = weights.view()};
+  }
 
   Tensor q, k, v;
   std::vector<float> beta;

@@ -61,6 +61,11 @@ Tensor block_means(const Tensor& z, int64_t count) {
   return at::stack(means, 1);
 }
 
+// Zeros of the shape of `like`, unless there is something already.
+void make_zeros(Tensor& sum, const Tensor& like) {
+  if (!sum.defined()) sum = at::zeros_like(like).detach();
+}
+
 at::Generator generator_of(uint64_t seed) { return at::make_generator<at::CPUGeneratorImpl>(seed); }
 
 // z + weight |c - z| u: the gradient goes through the distance alone
@@ -107,7 +112,7 @@ Tensor VectorQuantizer::nearest(const Tensor& z) const {
 int64_t VectorQuantizer::dead(int64_t steps) const { return current(unused).ge(steps).sum().item<int64_t>(); }
 
 void VectorQuantizer::note_use(const Tensor& index) {
-  if (!used_.defined()) used_ = at::zeros_like(codebook.select(-1, 0)).detach();
+  make_zeros(used_, codebook.select(-1, 0));
   used_.scatter_add_(1, index, at::ones_like(index, used_.options()));
 }
 
@@ -141,10 +146,10 @@ Tensor VectorQuantizer::quantize_ema(const Tensor& z, Note note) {
   commitment_ = options_.commitment * (z - c.detach()).square().sum(-1).sum(0).mean();
   if (note == Note::yes) {
     const torch::NoGradGuard no_grad;
-    current_to_write("quantizer.codebook", codebook);
+    current_to_write("quantizer.codebook", codebook);  // an error now, not at the step's end, if it cannot be
     note_use(index);
     note_similarity(z, c);
-    if (!sums_.defined()) sums_ = at::zeros_like(codebook).detach();
+    make_zeros(sums_, codebook);
     sums_.scatter_add_(1, index.unsqueeze(-1).expand_as(z), z.detach());
   }
   return z + (c - z).detach();
@@ -190,15 +195,15 @@ Tensor VectorQuantizer::quantize_sf_diveq(const Tensor& z, uint64_t seed, Note n
 
 void VectorQuantizer::collect(const Tensor& z_tokens) {
   const torch::NoGradGuard no_grad;
-  current_to_write("quantizer.codebook", codebook);
+  current_to_write("quantizer.codebook", codebook);  // an error now, not at the step's end, if it cannot be
   const Tensor z = by_head(z_tokens.detach().to(codebook.scalar_type()));
   if (z.size(1) > 0) collected_.push_back(block_means(z, std::min(options_.codewords, z.size(1))));
 }
 
 std::vector<Tensor> VectorQuantizer::statistics() {
-  if (!used_.defined()) used_ = at::zeros_like(codebook.select(-1, 0)).detach();
+  make_zeros(used_, codebook.select(-1, 0));
   if (!ema_sums.defined()) return {used_};
-  if (!sums_.defined()) sums_ = at::zeros_like(codebook).detach();
+  make_zeros(sums_, codebook);
   return {used_, sums_};
 }
 
