@@ -5,19 +5,20 @@
 
 #include "bench/ops.h"
 #include "bench/report_parts.h"
+#include "ovq/base/format.h"
 
 namespace ovq::bench {
 namespace {
 
 Line cells(const OpsCase& result) {
   return {result.name,
-          human_seconds(result.fused.best),
-          human_seconds(result.fused.median),
-          human_seconds(result.plain.best),
-          human_seconds(result.plain.median),
+          seconds_text(result.fused.best),
+          seconds_text(result.fused.median),
+          seconds_text(result.plain.best),
+          seconds_text(result.plain.median),
           fmt::format("{:.2f} x", result.speedup()),
-          human_bytes(static_cast<double>(result.fused_peak)),
-          human_bytes(static_cast<double>(result.plain_peak)),
+          bytes_text(static_cast<double>(result.fused_peak)),
+          bytes_text(static_cast<double>(result.plain_peak)),
           fmt::format("{:.1f} x", result.memory_ratio())};
 }
 

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "bench/timing.h"
-#include "ovq/kernels/buffer.h"
+#include "ovq/kernels/memory/buffer.h"
 #include "ovq/kernels/parallel.h"
 
 // clang-format off

@@ -7,14 +7,15 @@
 #include <nlohmann/json.hpp>
 
 #include "bench/report_parts.h"
+#include "ovq/base/format.h"
 
 namespace ovq::bench {
 namespace {
 
 std::string human_figure(const Figure& figure) {
-  if (figure.unit == "bytes") return human_bytes(figure.value);
+  if (figure.unit == "bytes") return bytes_text(figure.value);
   if (figure.unit == "bytes/s") return fmt::format("{:.2f} GB/s", figure.value * 1e-9);
-  if (figure.unit == "s") return human_seconds(figure.value);
+  if (figure.unit == "s") return seconds_text(figure.value);
   return figure.unit.empty() ? fmt::format("{:.2f}", figure.value)
                              : fmt::format("{:.2f} {}", figure.value, figure.unit);
 }
@@ -24,12 +25,12 @@ double percent_of_peak(const Report& report, const CaseResult& result) {
 }
 
 Line cells(const Report& report, const CaseResult& result) {
-  Line line{result.name, human_seconds(result.timing.best), human_seconds(result.timing.median), "", "", ""};
+  Line line{result.name, seconds_text(result.timing.best), seconds_text(result.timing.median), "", "", ""};
   if (result.flops > 0) {
     line[3] = fmt::format("{:.1f}", result.flops / result.timing.best * 1e-9);
     line[4] = fmt::format("{:.1f}", percent_of_peak(report, result));
   }
-  if (result.bytes_allocated) line[5] = human_bytes(static_cast<double>(*result.bytes_allocated));
+  if (result.bytes_allocated) line[5] = bytes_text(static_cast<double>(*result.bytes_allocated));
   return line;
 }
 

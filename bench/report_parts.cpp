@@ -7,15 +7,6 @@
 
 namespace ovq::bench {
 
-std::string human_seconds(double seconds) {
-  if (seconds >= 1) return fmt::format("{:.3f} s", seconds);
-  return seconds >= 1e-3 ? fmt::format("{:.2f} ms", seconds * 1e3) : fmt::format("{:.1f} us", seconds * 1e6);
-}
-
-std::string human_bytes(double bytes) {
-  return bytes >= 1e6 ? fmt::format("{:.1f} MB", bytes * 1e-6) : fmt::format("{:.1f} kB", bytes * 1e-3);
-}
-
 std::vector<std::string> aligned(const std::vector<Line>& lines) {
   std::vector<size_t> widths(lines[0].size());
   for (const Line& line : lines)

@@ -1,4 +1,4 @@
-// What reports have in common: numbers for people, a table, the machine.
+// What reports have in common: a table, the machine.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
@@ -8,9 +8,6 @@
 #include "bench/machine.h"
 
 namespace ovq::bench {
-
-std::string human_seconds(double seconds);
-std::string human_bytes(double bytes);
 
 using Line = std::vector<std::string>;
 

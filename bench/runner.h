@@ -8,7 +8,7 @@
 
 #include "bench/report.h"
 #include "bench/timing.h"
-#include "ovq/kernels/buffer.h"
+#include "ovq/kernels/memory/buffer.h"
 
 namespace ovq::bench {
 

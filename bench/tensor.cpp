@@ -3,33 +3,19 @@
 #include <cmath>
 #include <numbers>
 
+#include "ovq/base/random.h"
 #include "ovq/kernels/parallel.h"
 
 namespace ovq::bench {
 namespace {
 
-// SplitMix64: small, and any seed will do, so each row can have its own.
-class Random {
- public:
-  explicit Random(uint64_t seed) : state_(seed) {}
-
-  uint64_t next() {
-    uint64_t z = (state_ += 0x9e3779b97f4a7c15);
-    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9;
-    z = (z ^ (z >> 27)) * 0x94d049bb133111eb;
-    return z ^ (z >> 31);
-  }
-  float uniform() { return (static_cast<float>(next() >> 40) + 0.5f) * 0x1p-24f; }  // in (0, 1)
-
- private:
-  uint64_t state_;
-};
+float uniform(Random& random) { return (static_cast<float>(random.next() >> 40) + 0.5f) * 0x1p-24f; }  // in (0, 1)
 
 void fill_normal(float* row, int64_t count, uint64_t seed) {
   Random random(seed);
   for (int64_t i = 0; i < count; i += 2) {
-    const float radius = std::sqrt(-2 * std::log(random.uniform()));
-    const float angle = 2 * std::numbers::pi_v<float> * random.uniform();
+    const float radius = std::sqrt(-2 * std::log(uniform(random)));
+    const float angle = 2 * std::numbers::pi_v<float> * uniform(random);
     row[i] = radius * std::cos(angle);
     if (i + 1 < count) row[i + 1] = radius * std::sin(angle);
   }

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "bench/flops.h"
-#include "ovq/kernels/buffer.h"
+#include "ovq/kernels/memory/buffer.h"
 #include "ovq/kernels/ovq_attention.h"
 #include "ovq/kernels/view.h"
 

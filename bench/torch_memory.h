@@ -8,7 +8,7 @@
 #include <cstdint>
 #include <memory>
 
-#include "ovq/kernels/buffer.h"
+#include "ovq/kernels/memory/buffer.h"
 
 namespace ovq::bench {
 

@@ -7,6 +7,7 @@
 
 #include "cli/commands.h"
 #include "cli/progress.h"
+#include "ovq/base/format.h"
 #include "ovq/tasks/registry.h"
 #include "ovq/train/keep.h"
 #include "ovq/train/results.h"

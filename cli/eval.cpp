@@ -9,6 +9,7 @@
 #include "cli/progress.h"
 #include "cli/torch_setup.h"
 #include "cli/validators.h"
+#include "ovq/base/format.h"
 #include "ovq/models/weights.h"
 #include "ovq/train/choice_scores.h"
 #include "ovq/train/keep.h"

@@ -3,9 +3,9 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
-#include <algorithm>
-#include <cmath>
 #include <cstdio>
+
+#include "ovq/base/format.h"
 
 namespace ovq::cli {
 namespace {
@@ -17,21 +17,6 @@ constexpr double kSmoothing = 0.05;
 }  // namespace
 
 void print_warning(const std::string& text) { fmt::print(stderr, "ovq: {}\n", text); }
-
-std::string duration_text(double seconds) {
-  const auto whole = static_cast<int64_t>(std::llround(seconds));
-  if (whole < 60) return fmt::format("{} s", whole);
-  if (whole < 3600) return fmt::format("{}:{:02}", whole / 60, whole % 60);
-  return fmt::format("{}:{:02}:{:02}", whole / 3600, whole / 60 % 60, whole % 60);
-}
-
-std::string bytes_text(double bytes) {
-  for (const char* unit : {"B", "kB", "MB", "GB"}) {
-    if (bytes < 1000) return fmt::format("{:.{}f} {}", bytes, bytes < 10 && *unit != 'B' ? 1 : 0, unit);
-    bytes /= 1000;
-  }
-  return fmt::format("{:.1f} TB", bytes);
-}
 
 Progress::Progress(int64_t steps, int64_t first_step)
     : terminal_(isatty(STDOUT_FILENO) != 0),
@@ -79,12 +64,6 @@ void Progress::message(const std::string& text) {
 void Progress::finish() {
   if (moving_) fmt::print("\n");
   moving_ = false;
-}
-
-std::string joined(const std::vector<std::string>& names) {
-  std::string text;
-  for (const std::string& name : names) text += (text.empty() ? "" : ", ") + name;
-  return text;
 }
 
 }  // namespace ovq::cli

@@ -3,7 +3,6 @@
 
 #include <chrono>
 #include <string>
-#include <vector>
 
 #include "ovq/train/trainer.h"
 
@@ -28,9 +27,6 @@ class Progress {
   bool moving_ = false;
 };
 
-void print_warning(const std::string& text);                // a line on stderr
-std::string duration_text(double seconds);                  // 42 s, 3:07, 1:02:03
-std::string bytes_text(double bytes);                       // 1.5 MB
-std::string joined(const std::vector<std::string>& names);  // a, b, c
+void print_warning(const std::string& text);  // a line on stderr
 
 }  // namespace ovq::cli

@@ -14,6 +14,7 @@
 #include "cli/progress.h"
 #include "cli/torch_setup.h"
 #include "cli/validators.h"
+#include "ovq/base/format.h"
 #include "ovq/models/presets.h"
 #include "ovq/train/profile.h"
 #include "ovq/train/trainer.h"

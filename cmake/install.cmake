@@ -6,18 +6,17 @@ set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/ovq)
 
 if(OVQ_BUILD_TORCH)
   set(torch_libraries ovq_ops ovq_nn ovq_models)
-  foreach(library base ops nn models)
+  foreach(library ops nn models)
     set_target_properties(ovq_${library} PROPERTIES EXPORT_NAME ${library})
   endforeach()
   set_target_properties(${torch_libraries} PROPERTIES INSTALL_RPATH "$ORIGIN")
-  install(TARGETS ${torch_libraries} ovq_base EXPORT ovqTorchTargets
+  install(TARGETS ${torch_libraries} EXPORT ovqTorchTargets
     LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
-  foreach(layer base ops nn models)
+  foreach(layer ops nn models)
     install(DIRECTORY ${PROJECT_SOURCE_DIR}/ovq/${layer}/ DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/ovq/${layer}
       FILES_MATCHING PATTERN "*.h")
   endforeach()
-  install(FILES ${PROJECT_SOURCE_DIR}/ovq/kernels/checks.h ${PROJECT_SOURCE_DIR}/ovq/kernels/error.h
-    DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/ovq/kernels)  # those of the other layers include them
+  install(FILES ${PROJECT_SOURCE_DIR}/ovq/kernels/checks.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/ovq/kernels)  # those of the other layers include them
   install(EXPORT ovqTorchTargets NAMESPACE ovq:: DESTINATION ${package_dir})
 endif()
 

@@ -7,7 +7,6 @@ if(TARGET ovq_tasks)
     tasks/icl_test.cpp
     tasks/mixture_test.cpp
     tasks/mqar_test.cpp
-    tasks/random_test.cpp
     tasks/recall_test.cpp
     tasks/registry_test.cpp
     tasks/render_test.cpp

@@ -6,7 +6,7 @@
 #include "ovq/kernels/backward_block.h"
 #include "ovq/kernels/checks.h"
 #include "ovq/kernels/parallel.h"
-#include "ovq/kernels/read_kernels.h"
+#include "ovq/kernels/simd/read_kernels.h"
 
 namespace ovq::kernels {
 namespace {

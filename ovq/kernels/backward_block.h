@@ -3,7 +3,7 @@
 
 #include <span>
 
-#include "ovq/kernels/read_kernels.h"
+#include "ovq/kernels/simd/read_kernels.h"
 
 namespace ovq::kernels::detail {
 

@@ -5,7 +5,7 @@
 #include <span>
 #include <vector>
 
-#include "ovq/kernels/error.h"
+#include "ovq/base/error.h"
 #include "ovq/kernels/ovq_options.h"
 #include "ovq/kernels/view.h"
 

@@ -5,8 +5,8 @@
 #include <mutex>
 
 #include "hwy/targets.h"
-#include "ovq/kernels/error.h"
-#include "ovq/kernels/read_kernels.h"
+#include "ovq/base/error.h"
+#include "ovq/kernels/simd/read_kernels.h"
 
 namespace ovq::kernels {
 namespace detail {

@@ -6,17 +6,15 @@
 #include <limits>
 #include <numeric>
 
-#include "ovq/kernels/read_kernels.h"
+#include "ovq/base/random.h"
+#include "ovq/kernels/simd/read_kernels.h"
 
 namespace ovq::kernels {
 
 uint64_t random_rank(uint64_t seed, int64_t kv_head, int64_t chunk, int64_t position) {
   uint64_t hash = seed;
-  for (const int64_t part : {kv_head, chunk, position}) {  // splitmix64 over the counters
-    hash += 0x9e3779b97f4a7c15u + static_cast<uint64_t>(part);
-    hash = (hash ^ (hash >> 30)) * 0xbf58476d1ce4e5b9u;
-    hash = (hash ^ (hash >> 27)) * 0x94d049bb133111ebu;
-    hash ^= hash >> 31;
+  for (const int64_t part : {kv_head, chunk, position}) {
+    hash = mix_bits(hash + kGoldenRatio + static_cast<uint64_t>(part));
   }
   return hash;
 }

@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-#include "ovq/kernels/buffer.h"
+#include "ovq/kernels/memory/buffer.h"
 #include "ovq/kernels/ovq_options.h"
 #include "ovq/kernels/ovq_state.h"
 

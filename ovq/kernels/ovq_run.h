@@ -11,8 +11,8 @@
 #include "ovq/kernels/checks.h"
 #include "ovq/kernels/ovq_attention.h"
 #include "ovq/kernels/ovq_dictionary.h"
-#include "ovq/kernels/read_kernels.h"
 #include "ovq/kernels/rotary.h"
+#include "ovq/kernels/simd/read_kernels.h"
 
 namespace ovq::kernels::detail {
 

@@ -4,7 +4,7 @@
 #include <cstring>
 
 #include "ovq/kernels/checks.h"
-#include "ovq/kernels/read_kernels.h"
+#include "ovq/kernels/simd/read_kernels.h"
 
 namespace ovq::kernels {
 namespace {

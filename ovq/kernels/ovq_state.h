@@ -7,7 +7,7 @@
 #include <iosfwd>
 #include <span>
 
-#include "ovq/kernels/buffer.h"
+#include "ovq/kernels/memory/buffer.h"
 #include "ovq/kernels/ovq_options.h"
 #include "ovq/kernels/view.h"
 

@@ -18,10 +18,11 @@
 #include <string>
 #include <vector>
 
+#include "ovq/base/checksum.h"
 #include "ovq/kernels/checks.h"
 #include "ovq/kernels/ovq_state.h"
-#include "ovq/kernels/read_kernels.h"
 #include "ovq/kernels/rotary.h"
+#include "ovq/kernels/simd/read_kernels.h"
 
 namespace ovq::kernels {
 namespace {
@@ -36,23 +37,11 @@ constexpr int64_t kReadBlock = int64_t{1} << 20;  // bytes
 
 [[noreturn]] void corrupt(const std::string& what) { throw std::runtime_error("[OvqState::read] " + what); }
 
-class Checksum {
- public:
-  void add(const void* data, size_t bytes) {
-    const auto* at = static_cast<const unsigned char*>(data);
-    for (size_t i = 0; i < bytes; ++i) hash_ = (hash_ ^ at[i]) * 0x100000001b3u;
-  }
-  uint64_t value() const { return hash_; }
-
- private:
-  uint64_t hash_ = 0xcbf29ce484222325u;
-};
-
 class Writer {
  public:
   explicit Writer(std::ostream& out) : out_(out) {}
   void bytes(const void* data, size_t count) {
-    checksum_.add(data, count);
+    checksum_.add({static_cast<const std::byte*>(data), count});
     out_.write(static_cast<const char*>(data), static_cast<std::streamsize>(count));
     if (!out_) throw std::runtime_error("[OvqState::write] the stream takes no more bytes");
   }
@@ -67,7 +56,7 @@ class Writer {
 
  private:
   std::ostream& out_;
-  Checksum checksum_;
+  Fnv1a checksum_;
 };
 
 class Reader {
@@ -76,7 +65,7 @@ class Reader {
   void bytes(void* data, size_t count) {
     in_.read(static_cast<char*>(data), static_cast<std::streamsize>(count));
     if (static_cast<size_t>(in_.gcount()) != count) corrupt("the stream ends early");
-    checksum_.add(data, count);
+    checksum_.add({static_cast<const std::byte*>(data), count});
   }
   template <class T>
   T value() {
@@ -111,7 +100,7 @@ class Reader {
 
  private:
   std::istream& in_;
-  Checksum checksum_;
+  Fnv1a checksum_;
 };
 
 void write_options(Writer& writer, const OvqOptions& options) {

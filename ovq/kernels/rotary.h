@@ -4,7 +4,8 @@
 #include <cstdint>
 #include <memory>
 
-#include "ovq/kernels/buffer.h"
+#include "ovq/kernels/memory/buffer.h"
+#include "ovq/kernels/simd/rotate.h"
 
 namespace ovq::kernels::detail {
 
@@ -20,16 +21,5 @@ struct RotaryTable {
 
 // A table for sequences of up to `tokens` tokens. Recently used ones are kept.
 std::shared_ptr<const RotaryTable> rotary_table(int64_t chunk, int64_t dim, float base, int64_t tokens);
-
-// to <- from rotated by a row of the table; direction -1 rotates back.
-inline void rotate(const float* from, const float* row, int64_t dim, float direction, float* to) {
-  const int64_t half = dim / 2;
-  for (int64_t i = 0; i < half; ++i) {
-    const float cosine = row[i], sine = direction * row[half + i];
-    const float x = from[i], y = from[half + i];
-    to[i] = x * cosine - y * sine;
-    to[half + i] = x * sine + y * cosine;
-  }
-}
 
 }  // namespace ovq::kernels::detail

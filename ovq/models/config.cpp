@@ -3,7 +3,7 @@
 #include <fstream>
 #include <sstream>
 
-#include "ovq/models/fields.h"
+#include "ovq/base/json_fields.h"
 
 namespace ovq::models {
 namespace {

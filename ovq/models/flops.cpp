@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "ovq/kernels/error.h"
+#include "ovq/base/error.h"
 
 namespace ovq::models {
 namespace {
@@ -108,12 +108,12 @@ ExecutedFlops executed(const nn::MesaNetOptions& o, double context) {
 }  // namespace
 
 ExecutedFlops executed_flops(const MixerOptions& options, int64_t context) {
-  kernels::check(context >= 1, "inspect", "context is ", context, "; must be at least 1");
+  check(context >= 1, "inspect", "context is ", context, "; must be at least 1");
   return std::visit([&](const auto& o) { return executed(o, static_cast<double>(context)); }, options);
 }
 
 std::optional<PaperFlops> paper_flops(const MixerOptions& options, int64_t context) {
-  kernels::check(context >= 1, "inspect", "context is ", context, "; must be at least 1");
+  check(context >= 1, "inspect", "context is ", context, "; must be at least 1");
   const double length = static_cast<double>(context);
   if (const auto* o = std::get_if<nn::AttentionOptions>(&options); o != nullptr && o->window == 0) {
     const Heads heads = heads_of(o->heads);

@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "ovq/kernels/error.h"
+#include "ovq/base/error.h"
 
 namespace ovq::models {
 namespace {
@@ -33,7 +33,6 @@ Tensor prefill(LanguageModel& model, ModelState& state, const Tensor& tokens, in
 
 std::vector<int64_t> generate(LanguageModel& model, ModelState& state, const std::vector<int64_t>& prompt,
                               const GenerateOptions& options, const std::function<bool(int64_t)>& each) {
-  using kernels::check;
   check(!prompt.empty(), "generate", "prompt is empty; must have at least one token");
   check(options.tokens >= 0, "generate", "tokens is ", options.tokens, "; must be at least 0");
   check(options.top_k >= 0, "generate", "top_k is ", options.top_k, "; must be at least 1, or 0 for all");

@@ -7,6 +7,7 @@
 #include <stdexcept>
 
 #include "ovq/base/closest.h"
+#include "ovq/base/format.h"
 #include "ovq/models/config.h"
 #include "ovq/models/flops.h"
 #include "ovq/models/presets.h"
@@ -46,12 +47,6 @@ std::string short_number(double x) {
 std::string context_text(int64_t context) {
   if (context % (1 << 20) == 0) return fmt::format("{}M", context >> 20);
   return context % 1024 == 0 ? fmt::format("{}k", context >> 10) : fmt::format("{}", context);
-}
-
-std::string bytes_text(int64_t bytes) {
-  const double x = static_cast<double>(bytes);
-  if (bytes < 1 << 20) return fmt::format("{:.1f} KiB", x / 1024);
-  return bytes < 1 << 30 ? fmt::format("{:.1f} MiB", x / (1 << 20)) : fmt::format("{:.2f} GiB", x / (1 << 30));
 }
 
 std::string layers_text(const std::vector<int64_t>& layers) {
@@ -198,8 +193,8 @@ std::string to_table(const Inspection& x) {
   };
   const auto none = [](const ContextCost&) { return std::string(); };
   section(
-      "State of one sequence", [](const MixerCost& c) { return bytes_text(c.state_bytes); },
-      [](const ContextCost& c) { return bytes_text(c.state_bytes); });
+      "State of one sequence", [](const MixerCost& c) { return bytes_text(static_cast<double>(c.state_bytes)); },
+      [](const ContextCost& c) { return bytes_text(static_cast<double>(c.state_bytes)); });
   section(
       "FLOPs per token as executed, forward, mean over the context (model: with all matrices)",
       [](const MixerCost& c) { return short_number(c.forward); },

@@ -3,19 +3,15 @@
 #include <algorithm>
 #include <cmath>
 
-#include "ovq/kernels/error.h"
+#include "ovq/base/error.h"
+#include "ovq/base/random.h"
 #include "ovq/nn/parameters.h"
 
 namespace ovq::models {
 namespace {
 
-// Mixes numbers into one that looks random (SplitMix64's finaliser).
-uint64_t mixed(uint64_t a, uint64_t b) {
-  uint64_t z = a + 0x9e3779b97f4a7c15 * (b + 1);
-  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9;
-  z = (z ^ (z >> 27)) * 0x94d049bb133111eb;
-  return z ^ (z >> 31);
-}
+// Two numbers as one that looks random.
+uint64_t mixed(uint64_t a, uint64_t b) { return mix_bits(a + kGoldenRatio * (b + 1)); }
 
 bool ends_residual(const std::string& name) {
   for (const char* end : {"o_proj.weight", "out_proj.weight", "down_proj.weight"}) {
@@ -90,7 +86,7 @@ void LanguageModel::start_by_copying() {
 
 template <class Mix>
 Tensor LanguageModel::run(const Tensor& tokens, Mix&& mix) {
-  kernels::check(tokens.dim() == 2, "model", "tokens has ", tokens.dim(), " dimensions; must have 2: [batch, time]");
+  check(tokens.dim() == 2, "model", "tokens has ", tokens.dim(), " dimensions; must have 2: [batch, time]");
   TORCH_CHECK_TYPE(tokens.scalar_type() == at::kLong || tokens.scalar_type() == at::kInt, "[model] tokens has dtype ",
                    tokens.scalar_type(), "; must be int64 or int32");
   Tensor x = embed(tokens);
@@ -108,8 +104,8 @@ Tensor LanguageModel::hidden(const Tensor& tokens, const OptionalTensor& cu_seql
 
 Tensor LanguageModel::hidden(const Tensor& tokens, ModelState& state) {
   if (state.layers.empty()) state.layers.resize(blocks_.size());
-  kernels::check(state.layers.size() == blocks_.size(), "model", "state has ", state.layers.size(),
-                 " layers; must have ", blocks_.size());
+  check(state.layers.size() == blocks_.size(), "model", "state has ", state.layers.size(), " layers; must have ",
+        blocks_.size());
   for (size_t layer = 0; layer < blocks_.size() && tokens.dim() == 2; ++layer) {  // before any of them moves on
     blocks_[layer]->mixer->check_state(state.layers[layer], tokens.size(0));
   }

@@ -2,7 +2,7 @@
 
 #include <optional>
 
-#include "ovq/models/fields.h"
+#include "ovq/base/json_fields.h"
 
 namespace ovq::models {
 namespace {

@@ -4,8 +4,8 @@
 
 #include <nlohmann/json.hpp>
 
+#include "ovq/base/error.h"
 #include "ovq/kernels/checks.h"
-#include "ovq/kernels/error.h"
 #include "ovq/models/generate.h"
 #include "ovq/models/parts.h"
 #include "ovq/models/presets.h"
@@ -69,7 +69,7 @@ void check_kept_names(const nn::MixerState& state, const std::vector<std::string
   if (names_of(state) == before) return;
   std::string text;
   for (const std::string& name : before) text += (text.empty() ? "" : ", ") + name;
-  kernels::fail("mixer", "state is that of another mixer; it has ", text);
+  fail("mixer", "state is that of another mixer; it has ", text);
 }
 
 // What a forward that leaves `from` unchanged works on: with gradients tensors are replaced, without written to.
@@ -111,12 +111,12 @@ class MixerHandle : public torch::CustomClassHolder {
   Tensor forward(const Tensor& x, const OptionalTensor& cu_seqlens) const { return module_->forward(x, cu_seqlens); }
   Tensor forward(const Tensor& x, ModelState& state) const {
     if (state.layers.empty()) state.layers.resize(1);
-    kernels::check(state.layers.size() == 1, "mixer", "state has ", state.layers.size(), " layers; must have 1");
+    check(state.layers.size() == 1, "mixer", "state has ", state.layers.size(), " layers; must have 1");
     return module_->forward(x, state.layers.front());
   }
   void set_centroids(int64_t centroids) const {
     auto* ovq = dynamic_cast<nn::OvqAttention*>(module_.get());
-    kernels::check(ovq != nullptr, "mixer", "set_centroids is for ovq mixers; this one has no centroids");
+    check(ovq != nullptr, "mixer", "set_centroids is for ovq mixers; this one has no centroids");
     ovq->set_centroids(centroids);
   }
 
@@ -163,7 +163,6 @@ template <class Handle>
 Tensor run_all(const Handle& handle, const Tensor& x, const std::vector<StatesPtr>& states,
                const OptionalTensor& cu_seqlens) {
   constexpr const char* kOp = Handle::kOp;
-  using kernels::check;
   if (!cu_seqlens) {
     check(states.size() == 1, kOp, "states has ", states.size(), "; must be 1 for the batch");
     return run(handle, x, states.front()->state);
@@ -221,8 +220,7 @@ void define_module(torch::class_<Handle>& definition) {
            [](const Self& self, int64_t tokens) {
              constexpr int64_t most = int64_t{1} << 48;
              return with_value_errors([&] {
-               kernels::check(tokens >= 0 && tokens <= most, Handle::kOp, "tokens is ", tokens, "; must be in [0, ",
-                              most, "]");
+               check(tokens >= 0 && tokens <= most, Handle::kOp, "tokens is ", tokens, "; must be in [0, ", most, "]");
                return self->module().state_bytes(tokens);
              });
            })

@@ -4,7 +4,7 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
-#include "ovq/models/files/durable.h"
+#include "ovq/base/files/durable.h"
 
 namespace ovq::models {
 namespace {

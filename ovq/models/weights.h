@@ -6,7 +6,7 @@
 #include <memory>
 #include <string>
 
-#include "ovq/models/files/safetensors.h"
+#include "ovq/base/files/safetensors.h"
 #include "ovq/models/language_model.h"
 
 namespace ovq::models {

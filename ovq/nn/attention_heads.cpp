@@ -2,7 +2,7 @@
 
 #include <cmath>
 
-#include "ovq/kernels/error.h"
+#include "ovq/base/error.h"
 #include "ovq/nn/packed.h"
 #include "ovq/nn/parameters.h"
 #include "ovq/nn/replaced.h"
@@ -12,7 +12,6 @@ namespace ovq::nn {
 namespace {
 
 HeadOptions completed(const char* op, HeadOptions options) {
-  using kernels::check;
   check(options.width >= 1, op, "width is ", options.width, "; must be at least 1");
   check(options.heads >= 1, op, "heads is ", options.heads, "; must be at least 1");
   if (options.kv_heads == 0) options.kv_heads = options.heads;

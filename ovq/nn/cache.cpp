@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "ovq/kernels/error.h"
+#include "ovq/base/error.h"
 
 namespace ovq::nn {
 namespace {
@@ -32,8 +32,8 @@ int64_t cache_capacity(int64_t tokens, int64_t window) {
 Tensor extend_cache(Tensor& cache, const Tensor& x, int64_t window) {
   const bool in_place = !at::GradMode::is_enabled();
   if (cache.defined()) {
-    kernels::check(cache.dim() == 4 && cache.size(2) == x.size(2) && cache.size(3) == x.size(3), "attention",
-                   "state has shape ", cache.sizes(), "; must be [batch, time, ", x.size(2), ", ", x.size(3), "]");
+    check(cache.dim() == 4 && cache.size(2) == x.size(2) && cache.size(3) == x.size(3), "attention", "state has shape ",
+          cache.sizes(), "; must be [batch, time, ", x.size(2), ", ", x.size(3), "]");
     cache = cache.to(x.scalar_type());  // autocast may have begun or ended since
   }
   const int64_t length = cache.defined() ? cache.size(1) : 0;

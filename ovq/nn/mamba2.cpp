@@ -8,8 +8,6 @@
 namespace ovq::nn {
 namespace {
 
-using kernels::check;
-
 constexpr const char* kMamba2 = "mamba2";
 constexpr double kNormEps = 1e-5;  // the official layer's
 

@@ -1,12 +1,12 @@
 #include "ovq/nn/mixer.h"
 
-#include "ovq/kernels/error.h"
+#include "ovq/base/error.h"
 
 namespace ovq::nn {
 namespace {
 
-void check(const Tensor& x) {
-  if (x.dim() != 3) kernels::fail("mixer", "x has ", x.dim(), " dimensions; must have 3: [batch, time, width]");
+void check_input(const Tensor& x) {
+  if (x.dim() != 3) fail("mixer", "x has ", x.dim(), " dimensions; must have 3: [batch, time, width]");
   TORCH_CHECK_TYPE(at::isFloatingType(x.scalar_type()), "[mixer] x has dtype ", x.scalar_type(),
                    "; must be a floating one");
 }
@@ -30,11 +30,11 @@ MixerState MixerState::clone() const {
 
 void Mixer::check_state(const MixerState& state, int64_t batch) const {
   if (!state.layout.empty() && !layout_.empty() && state.layout != layout_) {
-    kernels::fail("mixer", "state is that of another mixer, ", state.layout, "; must be ", layout_);
+    fail("mixer", "state is that of another mixer, ", state.layout, "; must be ", layout_);
   }
   for (const auto& [name, tensor] : state.tensors) {
-    kernels::check(!tensor.defined() || tensor.size(0) == batch, "mixer", "state is for batch ",
-                   tensor.defined() ? tensor.size(0) : 0, "; x has batch ", batch);
+    check(!tensor.defined() || tensor.size(0) == batch, "mixer", "state is for batch ",
+          tensor.defined() ? tensor.size(0) : 0, "; x has batch ", batch);
   }
 }
 
@@ -46,17 +46,17 @@ Tensor Mixer::mix_on(const Tensor& x, MixerState& state) {
 }
 
 Tensor Mixer::forward(const Tensor& x, const OptionalTensor& cu_seqlens) {
-  check(x);
+  check_input(x);
   return mix(x, nullptr, cu_seqlens);
 }
 
 Tensor Mixer::forward(const Tensor& x, MixerState& state) {
-  check(x);
+  check_input(x);
   return mix_on(x, state);
 }
 
 Tensor Mixer::step(const Tensor& x, MixerState& state) {
-  check(x);
+  check_input(x);
   const torch::NoGradGuard no_grad;
   return mix_on(x, state);
 }

@@ -10,8 +10,8 @@ OvqAttention::OvqAttention(const OvqAttentionOptions& options)
     : AttentionHeads("ovq", options.heads), options_(options) {
   options_.heads = heads();
   options_.dictionary.weighted = options.weighted_writes;
-  kernels::check(!options.dictionary.rope || heads().head_dim % 2 == 0, "ovq", "head_dim is ", heads().head_dim,
-                 "; must be even with rope");
+  check(!options.dictionary.rope || heads().head_dim % 2 == 0, "ovq", "head_dim is ", heads().head_dim,
+        "; must be even with rope");
   kernels::check_options("ovq", options_.dictionary, heads().head_dim);
   if (options.weighted_writes) {
     w_gate = register_module("w_gate", Projection(torch::nn::LinearOptions(heads().width, heads().kv_heads)));

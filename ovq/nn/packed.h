@@ -14,8 +14,8 @@ inline std::vector<int64_t> offsets_of(const c10::optional<at::Tensor>& cu_seqle
   if (!cu_seqlens || !cu_seqlens->defined()) return {};
   TORCH_CHECK_TYPE(at::isIntegralType(cu_seqlens->scalar_type(), false), "[mixer] cu_seqlens has dtype ",
                    cu_seqlens->scalar_type(), "; must be an integer one");
-  kernels::check(cu_seqlens->dim() == 1 && cu_seqlens->numel() >= 1, "mixer", "cu_seqlens has ", cu_seqlens->dim(),
-                 " dimensions; must have 1, with at least one element");
+  check(cu_seqlens->dim() == 1 && cu_seqlens->numel() >= 1, "mixer", "cu_seqlens has ", cu_seqlens->dim(),
+        " dimensions; must have 1, with at least one element");
   const at::Tensor flat = cu_seqlens->to(at::kCPU, at::kLong).contiguous();
   return {flat.data_ptr<int64_t>(), flat.data_ptr<int64_t>() + flat.numel()};
 }

@@ -3,7 +3,7 @@
 
 #include <cmath>
 
-#include "ovq/kernels/error.h"
+#include "ovq/base/error.h"
 #include "ovq/nn/mixer.h"
 #include "ovq/nn/projection.h"
 #include "ovq/nn/short_convolution.h"
@@ -46,12 +46,12 @@ inline at::Tensor initial_a_log(int64_t heads, double low, double high) {
 }
 
 inline void check_width(const char* op, const at::Tensor& x, int64_t width) {
-  kernels::check(x.size(2) == width, op, "x has width ", x.size(2), "; must have ", width);
+  check(x.size(2) == width, op, "x has width ", x.size(2), "; must have ", width);
 }
 
 // At least 1, or an error that names the option.
 inline void check_positive(const char* op, const char* name, int64_t value) {
-  kernels::check(value >= 1, op, name, " is ", value, "; must be at least 1");
+  check(value >= 1, op, name, " is ", value, "; must be at least 1");
 }
 
 }  // namespace ovq::nn

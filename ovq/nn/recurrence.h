@@ -1,7 +1,7 @@
 // What the linear recurrences have in common: checks, dtypes, states.
 #pragma once
 
-#include "ovq/kernels/error.h"
+#include "ovq/base/error.h"
 #include "ovq/ops/torch.h"
 
 namespace ovq::nn {
@@ -11,7 +11,6 @@ inline at::ScalarType wide_type(const at::Tensor& x) { return at::promote_types(
 
 inline void check_recurrence(const char* op, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                              const at::Tensor& state, int64_t chunk) {
-  using kernels::check;
   check(q.dim() == 4, op, "q has ", q.dim(), " dimensions; must have 4: [batch, time, heads, dim]");
   check(k.sizes() == q.sizes(), op, "k has shape ", k.sizes(), "; must equal q's ", q.sizes());
   check(v.dim() == 4 && v.sizes().slice(0, 3) == q.sizes().slice(0, 3), op, "v has shape ", v.sizes(),
@@ -23,8 +22,8 @@ inline void check_recurrence(const char* op, const at::Tensor& q, const at::Tens
 }
 
 inline void check_gate(const char* op, const char* name, const at::Tensor& gate, const at::Tensor& q) {
-  kernels::check(gate.sizes() == q.sizes().slice(0, 3), op, name, " has shape ", gate.sizes(), "; must be [", q.size(0),
-                 ", ", q.size(1), ", ", q.size(2), "]");
+  check(gate.sizes() == q.sizes().slice(0, 3), op, name, " has shape ", gate.sizes(), "; must be [", q.size(0), ", ",
+        q.size(1), ", ", q.size(2), "]");
 }
 
 inline at::Tensor state_or_zeros(const at::Tensor& state, const at::Tensor& q, const at::Tensor& v,

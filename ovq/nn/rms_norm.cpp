@@ -2,7 +2,7 @@
 
 #include <cmath>
 
-#include "ovq/kernels/error.h"
+#include "ovq/base/error.h"
 #include "ovq/nn/replaced.h"
 #include "ovq/nn/rows.h"
 #include "ovq/ops/inputs.h"
@@ -133,10 +133,10 @@ class L2nFunction : public torch::autograd::Function<L2nFunction> {
 }  // namespace
 
 Tensor rms_norm(const Tensor& x, const Tensor& weight, double eps, int64_t groups) {
-  kernels::check(x.dim() >= 1 && weight.dim() == 1 && weight.size(0) == x.size(-1), "rms_norm", "weight has shape ",
-                 weight.sizes(), "; must have one element per last dimension of x, ", x.sizes());
-  kernels::check(groups >= 1 && x.size(-1) % groups == 0, "rms_norm", "groups is ", groups,
-                 "; must divide the last dimension of x, ", x.size(-1));
+  check(x.dim() >= 1 && weight.dim() == 1 && weight.size(0) == x.size(-1), "rms_norm", "weight has shape ",
+        weight.sizes(), "; must have one element per last dimension of x, ", x.sizes());
+  check(groups >= 1 && x.size(-1) % groups == 0, "rms_norm", "groups is ", groups,
+        "; must divide the last dimension of x, ", x.size(-1));
   if (x.numel() > 0 && has_loops(x) && weight.scalar_type() == x.scalar_type()) {
     return RmsNormFunction::apply(x, weight, eps, groups);
   }
@@ -152,8 +152,8 @@ Tensor l2n(const Tensor& x, double eps) {
 
 RMSNormImpl::RMSNormImpl(int64_t size, double eps, int64_t groups)
     : weight(register_parameter("weight", at::ones({size}))), eps_(eps), groups_(groups) {
-  kernels::check(size >= 1, "rms_norm", "size is ", size, "; must be at least 1");
-  kernels::check(groups >= 1 && size % groups == 0, "rms_norm", "groups is ", groups, "; must divide the size, ", size);
+  check(size >= 1, "rms_norm", "size is ", size, "; must be at least 1");
+  check(groups >= 1 && size % groups == 0, "rms_norm", "groups is ", groups, "; must divide the size, ", size);
 }
 
 Tensor RMSNormImpl::forward(const Tensor& x) {

@@ -2,7 +2,7 @@
 
 #include <cmath>
 
-#include "ovq/kernels/error.h"
+#include "ovq/base/error.h"
 #include "ovq/nn/packed.h"
 #include "ovq/nn/rows.h"
 #include "ovq/ops/inputs.h"
@@ -73,8 +73,8 @@ class RotaryFunction : public torch::autograd::Function<RotaryFunction> {
 }  // namespace
 
 Tensor rotary_table(const Tensor& x, const RotaryOptions& options) {
-  kernels::check(x.dim() == 4 && x.size(3) % 2 == 0, "rotary", "x has shape ", x.sizes(),
-                 "; must be [batch, time, heads, dim] with an even dim");
+  check(x.dim() == 4 && x.size(3) % 2 == 0, "rotary", "x has shape ", x.sizes(),
+        "; must be [batch, time, heads, dim] with an even dim");
   const int64_t half = x.size(3) / 2;
   const Tensor frequencies = (at::arange(half, at::kDouble) * (-std::log(options.base) / half)).exp();
   const Tensor angles = positions_of(x, options).unsqueeze(1) * frequencies;

@@ -13,7 +13,6 @@ namespace ovq::nn {
 namespace {
 
 using at::Tensor;
-using kernels::check;
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 

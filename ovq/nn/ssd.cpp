@@ -8,7 +8,6 @@ namespace ovq::nn {
 namespace {
 
 using at::Tensor;
-using kernels::check;
 
 constexpr const char* kSsd = "ssd";
 

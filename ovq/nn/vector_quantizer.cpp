@@ -5,7 +5,7 @@
 
 #include <algorithm>
 
-#include "ovq/kernels/error.h"
+#include "ovq/base/error.h"
 #include "ovq/nn/replaced.h"
 #include "ovq/nn/rms_norm.h"
 
@@ -83,7 +83,6 @@ Tensor towards(const Tensor& z, const Tensor& c, const Tensor& noise) {
 }  // namespace
 
 VectorQuantizer::VectorQuantizer(const QuantizerOptions& options) : options_(options) {
-  using kernels::check;
   check(options.codewords >= 2, "vq", "codewords is ", options.codewords, "; must be at least 2");
   check(options.heads >= 1 && options.dim >= 1, "vq", "heads and dim are ", options.heads, " and ", options.dim,
         "; must be at least 1");

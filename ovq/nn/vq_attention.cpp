@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <limits>
 
-#include "ovq/kernels/error.h"
+#include "ovq/base/error.h"
 #include "ovq/nn/cache.h"
 #include "ovq/nn/packed.h"
 #include "ovq/nn/replaced.h"
@@ -107,8 +107,8 @@ Tensor vq_linear_attention(const Tensor& given_q, const Tensor& index, const Ten
 
 VqAttention::VqAttention(const VqAttentionOptions& options) : AttentionHeads("vq", options.heads), options_(options) {
   options_.heads = heads();
-  kernels::check(options.chunk >= 1, "vq", "chunk is ", options.chunk, "; must be at least 1");
-  kernels::check(options.warmup >= 0, "vq", "warmup is ", options.warmup, "; must be at least 0");
+  check(options.chunk >= 1, "vq", "chunk is ", options.chunk, "; must be at least 1");
+  check(options.warmup >= 0, "vq", "warmup is ", options.warmup, "; must be at least 0");
   quantizer_ = register_module("quantizer",
                                std::make_shared<VectorQuantizer>(QuantizerOptions{.heads = heads().kv_heads,
                                                                                   .codewords = options.codewords,
@@ -163,9 +163,9 @@ std::vector<Tensor> VqAttention::step_statistics(int64_t rank, int64_t ranks) {
 bool VqAttention::begins_own_step() const { return is_training() && !told_ && !inside_backward(); }
 
 Tensor VqAttention::auxiliary_loss() const {
-  kernels::check(!auxiliary_.defined() || auxiliary_.requires_grad() || !at::GradMode::is_enabled(), "vq",
-                 "the last training forward ran without gradients, and so did its auxiliary loss, as under reentrant "
-                 "checkpointing; must run with them: use_reentrant=False");
+  check(!auxiliary_.defined() || auxiliary_.requires_grad() || !at::GradMode::is_enabled(), "vq",
+        "the last training forward ran without gradients, and so did its auxiliary loss, as under reentrant "
+        "checkpointing; must run with them: use_reentrant=False");
   return auxiliary_;
 }
 
@@ -174,9 +174,9 @@ Tensor VqAttention::training_keys(const Tensor& k) {
   // A forward inside of backward is one that has been: activation checkpointing computes it again.
   const bool again = inside_backward();
   if (again) {
-    kernels::check(forwards_.contains(keys), "vq",
-                   "backward computes a forward again that is not of this step; call begin_step before each training "
-                   "step, and nothing that changes weights before its last backward");
+    check(forwards_.contains(keys), "vq",
+          "backward computes a forward again that is not of this step; call begin_step before each training "
+          "step, and nothing that changes weights before its last backward");
   } else {
     if (!told_) {
       end_step();
@@ -197,8 +197,8 @@ Tensor VqAttention::training_keys(const Tensor& k) {
 
 Tensor VqAttention::attend_unquantized(const Inputs& in, MixerState* state, const OptionalTensor& cu_seqlens) {
   if (state == nullptr) return ops::attention(in.q, in.k, in.v, beta(), 0, 0, cu_seqlens);
-  kernels::check(!state->tensors.contains("counts"), "vq",
-                 "state is of a layer whose codebook has started; this layer's has not");
+  check(!state->tensors.contains("counts"), "vq",
+        "state is of a layer whose codebook has started; this layer's has not");
   const Tensor keys = extend_cache(state->tensors["keys"], in.k, 0);
   const Tensor values = extend_cache(state->tensors["values"], in.v, 0);
   state->position += in.q.size(1);
@@ -207,15 +207,15 @@ Tensor VqAttention::attend_unquantized(const Inputs& in, MixerState* state, cons
 
 Tensor VqAttention::mix(const Tensor& x, MixerState* state, const OptionalTensor& cu_seqlens) {
   const bool training = is_training() && state == nullptr;
-  kernels::check(state == nullptr || !is_training() || !at::GradMode::is_enabled(), "vq",
-                 "training with a state: its keys would have no gradients; train without a state, or call eval()");
+  check(state == nullptr || !is_training() || !at::GradMode::is_enabled(), "vq",
+        "training with a state: its keys would have no gradients; train without a state, or call eval()");
   const Inputs in = attention_inputs(x, state, cu_seqlens);
   if (training) return output(ops::attention(in.q, training_keys(in.k), in.v, beta(), 0, 0, cu_seqlens));
   if (!started()) return output(attend_unquantized(in, state, cu_seqlens));
   const Tensor index = quantizer_->nearest(in.k), codewords = quantizer_->codewords();
   if (state != nullptr) {
-    kernels::check(!state->tensors.contains("keys"), "vq",
-                   "state is of a layer whose codebook has not started; this layer's has");
+    check(!state->tensors.contains("keys"), "vq",
+          "state is of a layer whose codebook has not started; this layer's has");
     return output(vq_linear_attention(in.q, index, codewords, in.v, beta(), options_.chunk, *state));
   }
   if (options_.form == VqForm::linear) {

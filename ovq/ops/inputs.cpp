@@ -15,7 +15,6 @@ namespace ovq::ops {
 namespace {
 
 using at::Tensor;
-using kernels::check;
 
 bool reference_forced() {
   const char* value = std::getenv("OVQ_FORCE_REFERENCE");

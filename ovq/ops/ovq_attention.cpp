@@ -175,36 +175,34 @@ class FusedOvqAttention : public torch::autograd::Function<FusedOvqAttention> {
 };
 
 void check_times(const char* op, const Inputs& in) {
-  kernels::check(in.k.size(1) == in.q.size(1), op, "k has time ", in.k.size(1), "; must equal q's ", in.q.size(1));
+  check(in.k.size(1) == in.q.size(1), op, "k has time ", in.k.size(1), "; must equal q's ", in.q.size(1));
 }
 
 void check_states(const char* op, const Inputs& in, const OvqOptions& options, const std::vector<StatePtr>& states) {
   const int64_t expected = state_count(in.cu_seqlens);
-  kernels::check(static_cast<int64_t>(states.size()) == expected, op, "states has ", states.size(),
-                 " elements; must be ", expected,
-                 in.cu_seqlens.empty() ? ", for the whole batch" : ", one per packed sequence");
+  check(static_cast<int64_t>(states.size()) == expected, op, "states has ", states.size(), " elements; must be ",
+        expected, in.cu_seqlens.empty() ? ", for the whole batch" : ", one per packed sequence");
   const bool fused = in.path == Path::fused;
   const kernels::OvqShape wanted{in.cu_seqlens.empty() ? in.q.size(0) : 1, in.k.size(2), in.k.size(3), in.v.size(3)};
   for (size_t i = 0; i < states.size(); ++i) {
     const State& state = *states[i];
-    kernels::check(state.fused() == fused, op, "states[", i, "] was made by the ", state.fused() ? "fused" : "plain",
-                   " path; these inputs take the ", fused ? "fused" : "plain",
-                   " one (device, dtype or OVQ_FORCE_REFERENCE)");
+    check(state.fused() == fused, op, "states[", i, "] was made by the ", state.fused() ? "fused" : "plain",
+          " path; these inputs take the ", fused ? "fused" : "plain", " one (device, dtype or OVQ_FORCE_REFERENCE)");
     if (!fused) {
       const Tensor& keys = state.plain().keys;
-      kernels::check(keys.scalar_type() == in.q.scalar_type() && keys.device() == in.q.device(), op, "states[", i,
-                     "] is ", c10::toString(keys.scalar_type()), " on ", keys.device().str(), "; must be ",
-                     c10::toString(in.q.scalar_type()), " on ", in.q.device().str());
+      check(keys.scalar_type() == in.q.scalar_type() && keys.device() == in.q.device(), op, "states[", i, "] is ",
+            c10::toString(keys.scalar_type()), " on ", keys.device().str(), "; must be ",
+            c10::toString(in.q.scalar_type()), " on ", in.q.device().str());
     }
     const kernels::OvqShape shape = state.shape();
-    kernels::check(shape == wanted, op, "states[", i, "] is for batch ", shape.batch, ", ", shape.kv_heads,
-                   " kv heads, key dim ", shape.key_dim, ", value dim ", shape.value_dim, "; must be ", wanted.batch,
-                   ", ", wanted.kv_heads, ", ", wanted.key_dim, ", ", wanted.value_dim);
+    check(shape == wanted, op, "states[", i, "] is for batch ", shape.batch, ", ", shape.kv_heads,
+          " kv heads, key dim ", shape.key_dim, ", value dim ", shape.value_dim, "; must be ", wanted.batch, ", ",
+          wanted.kv_heads, ", ", wanted.key_dim, ", ", wanted.value_dim);
     OvqOptions made_with = state.options();
-    kernels::check(made_with.weighted == options.weighted, op, "states[", i, "] was made ",
-                   made_with.weighted ? "with weights; weights are missing" : "without weights; weights are given");
+    check(made_with.weighted == options.weighted, op, "states[", i, "] was made ",
+          made_with.weighted ? "with weights; weights are missing" : "without weights; weights are given");
     made_with.centroids = options.centroids;
-    kernels::check(made_with == options, op, "states[", i, "] was made with other options; only centroids may change");
+    check(made_with == options, op, "states[", i, "] was made with other options; only centroids may change");
   }
 }
 
@@ -267,7 +265,7 @@ OvqResult run(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& b
   options.weighted = in.weights.defined();
   kernels::check_options(kOp, options, in.q.size(3));
   if (in.path == Path::meta) {
-    kernels::check(!want_states, kOp, "meta tensors have no state");
+    check(!want_states, kOp, "meta tensors have no state");
     return {at::empty({q.size(0), q.size(1), q.size(2), v.size(3)}, q.options()), {}};
   }
   if (!states.empty()) check_states(kOp, in, options, states);
@@ -281,7 +279,7 @@ Enum value_named(const char* what, const std::pair<const char*, Enum> (&names)[N
     if (name == spelled) return value;
     known += (known.empty() ? "" : ", ") + std::string(spelled);
   }
-  kernels::fail(kOp, what, " is '", name, "'; must be one of ", known);
+  fail(kOp, what, " is '", name, "'; must be one of ", known);
 }
 
 template <class Enum, size_t N>
@@ -323,15 +321,14 @@ Tensor ovq_step(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor&
   constexpr const char* op = "step";
   const at::NoGradGuard no_grad;
   const Inputs in = make_inputs(op, q, k, v, beta, cu_seqlens, weights);
-  kernels::check(in.path != Path::meta, op, "meta tensors have no state");
+  check(in.path != Path::meta, op, "meta tensors have no state");
   check_times(op, in);
   OvqOptions options = states.empty() ? OvqOptions{} : states.front()->options();
   options.weighted = in.weights.defined();
   check_states(op, in, options, states);
   for (size_t i = 0; i < states.size(); ++i) {
     const auto first = std::find(states.begin(), states.end(), states[i]) - states.begin();
-    kernels::check(first == static_cast<int64_t>(i), op, "states[", i, "] is states[", first,
-                   "]; a step needs different ones");
+    check(first == static_cast<int64_t>(i), op, "states[", i, "] is states[", first, "]; a step needs different ones");
   }
   if (states.empty()) return in.q.new_empty({in.q.size(0), 0, in.q.size(2), in.v.size(3)}, in.dtype);
   if (in.path == Path::plain) {

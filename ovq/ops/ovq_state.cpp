@@ -1,12 +1,12 @@
 #include "ovq/ops/ovq_state.h"
 
 #include <cstring>
-#include <filesystem>
 #include <fstream>
 #include <sstream>
 #include <vector>
 
-#include "ovq/kernels/error.h"
+#include "ovq/base/error.h"
+#include "ovq/base/files/durable.h"
 
 namespace ovq::ops {
 namespace {
@@ -29,8 +29,8 @@ Tensor view_into(const std::shared_ptr<kernels::OvqState>& state, const kernels:
 
 void require_fused(const State& state, const char* what) {
   if (state.fused()) return;
-  kernels::fail(what, "the state lives on ", state.plain().keys.device().str(), " as ",
-                c10::toString(state.plain().keys.scalar_type()), "; only float32 states on the CPU have a file format");
+  fail(what, "the state lives on ", state.plain().keys.device().str(), " as ",
+       c10::toString(state.plain().keys.scalar_type()), "; only float32 states on the CPU have a file format");
 }
 
 std::vector<Tensor*> tensors_of(PlainState& state) {
@@ -144,22 +144,9 @@ c10::intrusive_ptr<State> State::detach() const {
   return c10::make_intrusive<State>(copy);
 }
 
-// Written aside and renamed: a failure leaves what was there.
 void State::save(const std::string& path) const {
   require_fused(*this, "State.save");
-  const std::string aside = path + ".part";
-  try {
-    std::ofstream out(aside, std::ios::binary);
-    if (!out) throw std::runtime_error("cannot open '" + aside + "' for writing");
-    kernel_->write(out);
-    out.close();
-    if (!out) throw std::runtime_error("cannot write '" + aside + "'");
-    std::filesystem::rename(aside, path);
-  } catch (const std::exception& error) {
-    std::error_code ignored;
-    std::filesystem::remove(aside, ignored);
-    throw std::runtime_error(std::string("[State.save] ") + error.what());
-  }
+  files::write_stream_durably(path, [&](std::ostream& out) { kernel_->write(out); });
 }
 
 c10::intrusive_ptr<State> State::load(const std::string& path) {

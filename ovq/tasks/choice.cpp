@@ -7,13 +7,12 @@
 #include <string_view>
 
 #include "ovq/base/closest.h"
-#include "ovq/kernels/error.h"
+#include "ovq/base/error.h"
+#include "ovq/base/json_lines.h"
 #include "ovq/tasks/corpus.h"
-#include "ovq/tasks/data_error.h"
 
 namespace ovq::tasks {
 
-using kernels::check;
 using nlohmann::json;
 
 namespace {
@@ -205,17 +204,16 @@ Benchmark benchmark_from_name(const std::string& name) {
 }
 
 std::vector<Question> read_questions(Benchmark benchmark, const std::string& path) {
-  const std::vector<std::string> lines = split_lines(read_text_file("choice", path));
   const std::vector<std::string> labels = benchmark == Benchmark::piqa ? piqa_labels(path) : std::vector<std::string>();
   std::vector<Question> questions;
-  for (size_t i = 0; i < lines.size(); ++i) {
-    if (lines[i].empty()) continue;
-    Line line{.path = path, .number = static_cast<int64_t>(i) + 1, .object = json::parse(lines[i], nullptr, false)};
-    if (!line.object.is_object()) line.bad("is not a JSON object");
+  for (JsonLine& found : json_lines(read_text_file("choice", path))) {
+    const Line line{.path = path, .number = found.number, .object = std::move(found.object)};
+    if (line.object.is_discarded()) line.bad("is not a JSON object");
     switch (benchmark) {
       case Benchmark::piqa: {
         std::optional<json> label;
         if (!line.object.contains("label") && !labels.empty()) {
+          const auto i = static_cast<size_t>(line.number) - 1;
           if (i >= labels.size()) line.bad("label is missing; the file of labels has ", labels.size());
           label = labels[i];
         }

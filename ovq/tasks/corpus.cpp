@@ -7,12 +7,10 @@
 #include <iterator>
 #include <system_error>
 
-#include "ovq/kernels/error.h"
-#include "ovq/tasks/data_error.h"
+#include "ovq/base/error.h"
 
 namespace ovq::tasks {
 
-using kernels::check;
 namespace fs = std::filesystem;
 
 std::string read_text_file(const char* op, const std::string& path) {
@@ -114,7 +112,7 @@ Corpus::Window Corpus::overlapping_window(int64_t size, int64_t index) const {
     if (index < here) return {&document, index};
     index -= here;
   }
-  kernels::fail("text", path_, " has fewer windows of ", size, " tokens than asked for");
+  fail("text", path_, " has fewer windows of ", size, " tokens than asked for");
 }
 
 int64_t Corpus::adjacent_windows(int64_t size) const {
@@ -130,7 +128,7 @@ Corpus::Window Corpus::adjacent_window(int64_t size, int64_t index) const {
     if (index < here) return {&document, index * (size - 1)};
     index -= here;
   }
-  kernels::fail("text", path_, " has fewer windows of ", size, " tokens than asked for");
+  fail("text", path_, " has fewer windows of ", size, " tokens than asked for");
 }
 
 }  // namespace ovq::tasks

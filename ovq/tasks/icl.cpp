@@ -2,12 +2,10 @@
 
 #include <numeric>
 
-#include "ovq/kernels/error.h"
-#include "ovq/tasks/random.h"
+#include "ovq/base/error.h"
+#include "ovq/base/random.h"
 
 namespace ovq::tasks {
-
-using kernels::check;
 
 namespace {
 

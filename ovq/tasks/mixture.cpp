@@ -2,11 +2,9 @@
 
 #include <algorithm>
 
-#include "ovq/kernels/error.h"
+#include "ovq/base/error.h"
 
 namespace ovq::tasks {
-
-using kernels::check;
 
 std::vector<int64_t> halved_lengths(int64_t longest, int64_t count) {
   check(count >= 1 && count < 62 && longest >= int64_t{1} << (count - 1), "mixture", "longest is ", longest,

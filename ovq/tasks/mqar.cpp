@@ -6,12 +6,10 @@
 #include <numeric>
 #include <utility>
 
-#include "ovq/kernels/error.h"
-#include "ovq/tasks/random.h"
+#include "ovq/base/error.h"
+#include "ovq/base/random.h"
 
 namespace ovq::tasks {
-
-using kernels::check;
 
 namespace {
 

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "ovq/base/closest.h"
-#include "ovq/kernels/error.h"
+#include "ovq/base/error.h"
 
 namespace ovq::tasks {
 
@@ -17,8 +17,8 @@ class OptionReader {
  public:
   // `options` is an object, or null for none; it must outlive the reader.
   OptionReader(std::string task, const nlohmann::json& options) : task_(std::move(task)), options_(options) {
-    kernels::check(options.is_object() || options.is_null(), task_.c_str(), "options are of type ", options.type_name(),
-                   "; expected an object");
+    check(options.is_object() || options.is_null(), task_.c_str(), "options are of type ", options.type_name(),
+          "; expected an object");
   }
 
   OptionReader& read(const char* name, int64_t& value) {
@@ -38,7 +38,7 @@ class OptionReader {
   void check_unknown() const {
     for (const auto& [name, value] : options_.items()) {
       const bool known = std::find(known_.begin(), known_.end(), name) != known_.end();
-      if (!known) kernels::fail(task_.c_str(), unknown_name("option", name, known_));
+      if (!known) fail(task_.c_str(), unknown_name("option", name, known_));
     }
   }
 
@@ -48,7 +48,7 @@ class OptionReader {
     known_.emplace_back(name);
     const auto found = options_.find(name);
     if (found == options_.end()) return *this;
-    kernels::check(accepts(*found), task_.c_str(), name, " is ", found->dump(), "; expected ", expected);
+    check(accepts(*found), task_.c_str(), name, " is ", found->dump(), "; expected ", expected);
     value = found->template get<Value>();
     return *this;
   }

@@ -5,11 +5,9 @@
 #include <numeric>
 #include <unordered_set>
 
-#include "ovq/kernels/error.h"
+#include "ovq/base/error.h"
 
 namespace ovq::tasks {
-
-using kernels::check;
 
 RecallTask::RecallTask(const RecallOptions& options) : options_(options) {
   check(options.copies >= 1, "recall", "copies is ", options.copies, "; must be at least 1");

@@ -10,7 +10,7 @@
 // and a query shows it as often again: values in their order of appearance. Cost: O(row length) expected.
 #pragma once
 
-#include "ovq/tasks/random.h"
+#include "ovq/base/random.h"
 #include "ovq/tasks/task.h"
 
 namespace ovq::tasks {

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "ovq/base/closest.h"
-#include "ovq/kernels/error.h"
+#include "ovq/base/error.h"
 #include "ovq/tasks/icl.h"
 #include "ovq/tasks/mixture.h"
 #include "ovq/tasks/mqar.h"
@@ -164,7 +164,7 @@ const Entry& entry(const std::string& name) {
   for (const Entry& candidate : kEntries) {
     if (name == candidate.name) return candidate;
   }
-  kernels::fail("tasks", unknown_name("task", name, task_names()));
+  fail("tasks", unknown_name("task", name, task_names()));
 }
 
 }  // namespace
@@ -181,7 +181,7 @@ Preset preset(const std::string& task, const std::string& scale) {
   const Entry& found = entry(task);
   const std::vector<std::string> names = scale_names();
   const auto at = std::find(names.begin(), names.end(), scale);
-  kernels::check(at != names.end(), task.c_str(), unknown_name("scale", scale, names));
+  check(at != names.end(), task.c_str(), unknown_name("scale", scale, names));
   return found.preset(static_cast<Scale>(at - names.begin()));
 }
 
@@ -189,8 +189,8 @@ Metric metric_of(const std::string& task) { return entry(task).metric; }
 
 json task_options(const std::string& task, const json& options) {
   entry(task);
-  kernels::check(options.is_object() || options.is_null(), task.c_str(), "options are of type ", options.type_name(),
-                 "; expected an object");
+  check(options.is_object() || options.is_null(), task.c_str(), "options are of type ", options.type_name(),
+        "; expected an object");
   std::string scale = "tiny";
   json merged = json::object();
   for (const auto& [name, value] : options.items()) {
@@ -198,7 +198,7 @@ json task_options(const std::string& task, const json& options) {
       merged[name] = value;
       continue;
     }
-    kernels::check(value.is_string(), task.c_str(), "scale is ", value.dump(), "; expected a text");
+    check(value.is_string(), task.c_str(), "scale is ", value.dump(), "; expected a text");
     scale = value.get<std::string>();
   }
   json result = preset(task, scale).options;

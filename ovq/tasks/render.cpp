@@ -1,10 +1,8 @@
 #include "ovq/tasks/render.h"
 
-#include "ovq/kernels/error.h"
+#include "ovq/base/error.h"
 
 namespace ovq::tasks {
-
-using kernels::check;
 
 std::string render(const Task& task, const Batch& batch, int64_t row, size_t width) {
   check(row >= 0 && row < batch.rows, "render", "row is ", row, "; the batch has ", batch.rows);

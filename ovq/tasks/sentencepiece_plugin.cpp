@@ -2,13 +2,10 @@
 
 #include <sentencepiece_processor.h>
 
-#include "ovq/kernels/error.h"
-#include "ovq/tasks/data_error.h"
+#include "ovq/base/error.h"
 
 namespace ovq::tasks {
 namespace {
-
-using kernels::check;
 
 class SentencePieceTokenizer final : public Tokenizer {
  public:

@@ -1,11 +1,9 @@
 #include "ovq/tasks/task.h"
 
-#include "ovq/kernels/error.h"
-#include "ovq/tasks/random.h"
+#include "ovq/base/error.h"
+#include "ovq/base/random.h"
 
 namespace ovq::tasks {
-
-using kernels::check;
 
 int64_t Task::test_rows(int64_t /*length*/) const { return 0; }
 

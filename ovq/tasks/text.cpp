@@ -4,12 +4,10 @@
 #include <filesystem>
 #include <system_error>
 
-#include "ovq/kernels/error.h"
-#include "ovq/tasks/random.h"
+#include "ovq/base/error.h"
+#include "ovq/base/random.h"
 
 namespace ovq::tasks {
-
-using kernels::check;
 
 TextTask::TextTask(const TextOptions& options) : options_(options) {
   check(options.min_document >= 0, "text", "min_document is ", options.min_document, "; must not be negative");

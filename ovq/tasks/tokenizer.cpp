@@ -5,13 +5,10 @@
 #include <filesystem>
 #include <stdexcept>
 
-#include "ovq/kernels/error.h"
-#include "ovq/tasks/data_error.h"
+#include "ovq/base/error.h"
 #include "ovq/tasks/sentencepiece_plugin.h"
 
 namespace ovq::tasks {
-
-using kernels::check;
 
 namespace {
 

@@ -2,7 +2,7 @@
 
 #include <cmath>
 
-#include "ovq/kernels/error.h"
+#include "ovq/base/error.h"
 #include "ovq/nn/rows.h"
 #include "ovq/train/adamw_update.h"
 
@@ -21,8 +21,8 @@ AdamW::AdamW(const torch::nn::Module& model, const AdamWOptions& options) : opti
   for (const auto& item : model.named_parameters()) {
     const at::Tensor& p = item.value();
     if (!p.requires_grad()) continue;
-    kernels::check(p.is_cpu() && p.scalar_type() == at::kFloat && p.is_contiguous(), "AdamW", item.key(),
-                   " must be a contiguous float tensor on the CPU");
+    check(p.is_cpu() && p.scalar_type() == at::kFloat && p.is_contiguous(), "AdamW", item.key(),
+          " must be a contiguous float tensor on the CPU");
     entries_.push_back({item.key(), p, at::zeros_like(p), at::zeros_like(p), decays(item.key(), p)});
   }
 }

@@ -3,8 +3,8 @@
 #include <nlohmann/json.hpp>
 #include <stdexcept>
 
-#include "ovq/models/files/durable.h"
-#include "ovq/models/files/numbered_directories.h"
+#include "ovq/base/files/durable.h"
+#include "ovq/base/files/numbered_directories.h"
 #include "ovq/models/weights.h"
 
 namespace ovq::train {

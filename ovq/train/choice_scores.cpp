@@ -2,12 +2,11 @@
 
 #include <algorithm>
 
-#include "ovq/kernels/error.h"
+#include "ovq/base/error.h"
 
 namespace ovq::train {
 
 using at::Tensor;
-using kernels::check;
 
 std::vector<double> log_likelihoods(models::LanguageModel& model, const std::vector<tasks::EncodedChoice>& choices) {
   size_t longest = 0;

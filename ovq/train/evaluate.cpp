@@ -4,7 +4,7 @@
 #include <nlohmann/json.hpp>
 #include <stdexcept>
 
-#include "ovq/kernels/error.h"
+#include "ovq/base/error.h"
 
 namespace ovq::train {
 namespace {
@@ -63,7 +63,6 @@ BatchTensors to_tensors(const tasks::Batch& batch) {
 }
 
 Evaluation evaluate(models::LanguageModel& model, const tasks::Task& task, const EvaluateOptions& options) {
-  using kernels::check;
   check(options.length >= task.min_length(), "evaluate", "length is ", options.length, "; ", task.name(),
         " needs at least ", task.min_length());
   check(options.rows >= 1 && options.batch >= 1 && options.piece >= 1, "evaluate",

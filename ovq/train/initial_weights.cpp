@@ -2,8 +2,8 @@
 
 #include <stdexcept>
 
-#include "ovq/models/files/mapped_file.h"
-#include "ovq/models/files/sha256.h"
+#include "ovq/base/files/mapped_file.h"
+#include "ovq/base/files/sha256.h"
 #include "ovq/models/weights.h"
 
 namespace ovq::train {

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "ovq/kernels/error.h"
+#include "ovq/base/error.h"
 
 namespace ovq::train {
 
@@ -24,8 +24,8 @@ double keep_of(const kernels::OvqOptions& dictionary, int64_t length) {
 }
 
 int64_t centroids_for_keep(const kernels::OvqOptions& dictionary, double keep, int64_t length, int64_t row) {
-  kernels::check(keep > 0 && keep <= 1, "keep", "keep is ", keep, "; must be more than 0 and at most 1");
-  kernels::check(length >= 1 && row >= length, "keep", "length is ", length, "; must be within 1 and the row's ", row);
+  check(keep > 0 && keep <= 1, "keep", "keep is ", keep, "; must be more than 0 and at most 1");
+  check(length >= 1 && row >= length, "keep", "length is ", length, "; must be within 1 and the row's ", row);
   const auto tokens = static_cast<double>(keep == 1 ? row : length);
   const double enough = 2.0 * static_cast<double>(row) * static_cast<double>(row);  // target_size(row) is row
   double centroids = keep * tokens;

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "ovq/base/closest.h"
-#include "ovq/models/fields.h"
+#include "ovq/base/json_fields.h"
 #include "ovq/models/presets.h"
 #include "ovq/tasks/mixture.h"
 #include "ovq/train/keep.h"
@@ -55,7 +55,7 @@ Budget budget_of(const std::string& scale) {
   return scale == "tiny" ? Budget{720, 8192} : scale == "small" ? Budget{1800, 8192} : Budget{100'000, 65'536};
 }
 
-std::vector<double> keeps_from_json(const models::FieldReader& reader, const json& list) {
+std::vector<double> keeps_from_json(const FieldReader& reader, const json& list) {
   const bool good = list.is_array() && std::all_of(list.begin(), list.end(), [](const json& keep) {
                       return keep.is_number() && keep.get<double>() > 0 && keep.get<double>() <= 1;
                     });
@@ -64,7 +64,7 @@ std::vector<double> keeps_from_json(const models::FieldReader& reader, const jso
 }
 
 // A directory, or what run.json has of one.
-InitialWeights init_from_json(const models::FieldReader& reader, const json& field) {
+InitialWeights init_from_json(const FieldReader& reader, const json& field) {
   if (field.is_string() && !field.get<std::string>().empty()) return {.path = field.get<std::string>()};
   const bool good = field.is_object() && field.size() == 2 && field.value("path", json()).is_string() &&
                     field.value("sha256", json()).is_string();
@@ -119,14 +119,14 @@ json to_json(const RunOptions& options) {
   if (!options.init_from.path.empty())
     object["init_from"] = {{"path", options.init_from.path}, {"sha256", options.init_from.sha256}};
   RunOptions copy = options;
-  models::FieldWriter writer(object);
+  FieldWriter writer(object);
   visit(writer, copy);
   return object;
 }
 
 RunOptions run_options_from_json(const json& object, const RunOptions& defaults) {
   RunOptions options = defaults;
-  models::FieldReader reader(object, "");
+  FieldReader reader(object, "");
   const auto text = [&](const char* name, std::string& value) {
     const json* field = reader.find(name);
     if (field == nullptr) return;

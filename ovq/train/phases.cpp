@@ -11,7 +11,7 @@ using nlohmann::json;
 
 // A number that may be left out; what it must be is said where it is not.
 template <class Allowed>
-void read_number(models::FieldReader& reader, const char* name, double& value, const char* expected, Allowed allowed) {
+void read_number(FieldReader& reader, const char* name, double& value, const char* expected, Allowed allowed) {
   double found = NAN;
   reader(name, found);
   if (std::isnan(found)) return;
@@ -20,7 +20,7 @@ void read_number(models::FieldReader& reader, const char* name, double& value, c
 }
 
 Phase phase_from_json(const json& object, const std::string& path) {
-  models::FieldReader reader(object, path);
+  FieldReader reader(object, path);
   Phase phase;
   reader("steps", phase.steps, 1);
   if (phase.steps == 0) reader.fail("steps", json(), "an integer of at least 1");
@@ -41,7 +41,7 @@ Phase phase_from_json(const json& object, const std::string& path) {
 
 int64_t Phase::longest() const { return *std::max_element(lengths.begin(), lengths.end()); }
 
-void read_lengths(models::FieldReader& reader, std::vector<int64_t>& lengths, size_t fewest) {
+void read_lengths(FieldReader& reader, std::vector<int64_t>& lengths, size_t fewest) {
   const json* field = reader.find("lengths");
   if (field == nullptr) return;
   const bool good =

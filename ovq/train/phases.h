@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "ovq/models/fields.h"
+#include "ovq/base/json_fields.h"
 #include "ovq/train/schedule.h"
 
 namespace ovq::train {
@@ -33,7 +33,7 @@ std::vector<Phase> phases_from_json(const nlohmann::json& list);
 nlohmann::json to_json(const std::vector<Phase>& phases);
 
 // The field `lengths` of `reader`, if it is there: at least `fewest`.
-void read_lengths(models::FieldReader& reader, std::vector<int64_t>& lengths, size_t fewest);
+void read_lengths(FieldReader& reader, std::vector<int64_t>& lengths, size_t fewest);
 
 // The phase of step 0, 1, ... (the last one after the end), and the step it began with.
 struct PhasePosition {

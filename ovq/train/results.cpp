@@ -1,8 +1,7 @@
 #include "ovq/train/results.h"
 
-#include <fstream>
-
-#include "ovq/models/files/durable.h"
+#include "ovq/base/files/durable.h"
+#include "ovq/base/json_lines.h"
 
 namespace ovq::train {
 namespace {
@@ -25,15 +24,7 @@ json to_json(const Result& result) {
   return line;
 }
 
-std::vector<json> read_results(const RunDirectory& run) {
-  std::vector<json> results;
-  std::ifstream in(results_file(run));
-  for (std::string line; std::getline(in, line);) {
-    json parsed = json::parse(line, nullptr, /*allow_exceptions=*/false);
-    if (parsed.is_object()) results.push_back(std::move(parsed));
-  }
-  return results;
-}
+std::vector<json> read_results(const RunDirectory& run) { return read_json_lines(results_file(run)); }
 
 void store_result(const RunDirectory& run, const Result& result) {
   const json added = to_json(result);

@@ -3,7 +3,8 @@
 #include <fstream>
 #include <stdexcept>
 
-#include "ovq/models/files/durable.h"
+#include "ovq/base/files/durable.h"
+#include "ovq/base/json_lines.h"
 
 namespace ovq::train {
 namespace {
@@ -34,15 +35,7 @@ RunDirectory RunDirectory::open(const std::filesystem::path& path) {
   }
 }
 
-std::vector<json> RunDirectory::read_metrics() const {
-  std::vector<json> lines;
-  std::ifstream in(metrics_file());
-  for (std::string line; std::getline(in, line);) {
-    json parsed = json::parse(line, nullptr, /*allow_exceptions=*/false);
-    if (parsed.is_object()) lines.push_back(std::move(parsed));  // a line cut short by a crash is none
-  }
-  return lines;
-}
+std::vector<json> RunDirectory::read_metrics() const { return read_json_lines(metrics_file()); }
 
 void RunDirectory::rewind_metrics(int64_t step) const {
   std::string kept;
@@ -52,10 +45,6 @@ void RunDirectory::rewind_metrics(int64_t step) const {
   files::write_file_durably(metrics_file(), kept);
 }
 
-void RunDirectory::append_metrics(const json& line) const {
-  std::ofstream out(metrics_file(), std::ios::app);
-  out << line.dump() << "\n" << std::flush;
-  if (!out) throw std::runtime_error("cannot write " + metrics_file().string());
-}
+void RunDirectory::append_metrics(const json& line) const { append_json_line(metrics_file(), line); }
 
 }  // namespace ovq::train

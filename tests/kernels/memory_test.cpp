@@ -13,7 +13,7 @@
 #include <string>
 #include <vector>
 
-#include "ovq/kernels/buffer.h"
+#include "ovq/kernels/memory/buffer.h"
 #include "ovq/kernels/ovq_attention.h"
 #include "ovq/kernels/parallel.h"
 #include "tests/kernels/fixtures.h"

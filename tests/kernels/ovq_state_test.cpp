@@ -13,7 +13,7 @@
 #include <utility>
 #include <vector>
 
-#include "ovq/kernels/buffer.h"
+#include "ovq/kernels/memory/buffer.h"
 #include "ovq/kernels/ovq_attention.h"
 #include "tests/kernels/compare.h"
 #include "tests/kernels/fixtures.h"

@@ -252,5 +252,5 @@ def test_damaged_files(tmp_path):
             ovq.State.load(path)
     with pytest.raises(FileNotFoundError):
         ovq.State.load(tmp_path / "missing")
-    with pytest.raises(OSError, match="cannot open"):
+    with pytest.raises(OSError, match="cannot create"):
         state.save(tmp_path / "missing" / "state.ovq")

@@ -14,7 +14,7 @@
 #include <string>
 #include <vector>
 
-#include "ovq/tasks/data_error.h"
+#include "ovq/base/error.h"
 #include "ovq/tasks/task.h"
 
 namespace ovq::tasks::test {

@@ -2,7 +2,6 @@
 
 #include <gtest/gtest.h>
 
-#include "ovq/base/closest.h"
 #include "ovq/tasks/icl.h"
 #include "ovq/tasks/recall.h"
 #include "tests/tasks/fixtures.h"
@@ -15,26 +14,6 @@ using test::error_of;
 
 std::string make_error(const std::string& name, const json& options = json::object()) {
   return error_of([&] { make_task(name, options); });
-}
-
-TEST(Closest, EditDistance) {
-  EXPECT_EQ(edit_distance("", ""), 0);
-  EXPECT_EQ(edit_distance("", "abc"), 3);
-  EXPECT_EQ(edit_distance("abc", ""), 3);
-  EXPECT_EQ(edit_distance("kitten", "sitting"), 3);
-  EXPECT_EQ(edit_distance("recall", "reclal"), 1);  // two letters swapped
-  EXPECT_EQ(edit_distance("recall", "recall"), 0);
-  EXPECT_EQ(edit_distance("ca", "abc"), 3);
-}
-
-TEST(Closest, Names) {
-  const std::vector<std::string> names = {"recall", "positional-recall", "icl", "text"};
-  EXPECT_EQ(closest_names("recal", names), (std::vector<std::string>{"recall"}));
-  EXPECT_EQ(closest_names("positional", names), (std::vector<std::string>{"positional-recall"}));
-  EXPECT_EQ(closest_names("ilc", names), (std::vector<std::string>{"icl"}));
-  EXPECT_TRUE(closest_names("banana", names).empty());
-  EXPECT_TRUE(closest_names("", names).empty());
-  EXPECT_EQ(closest_names("aa", {"ab", "aa", "ac"}, 2), (std::vector<std::string>{"aa", "ab"}));
 }
 
 TEST(Registry, MakesEveryTaskUnderItsName) {

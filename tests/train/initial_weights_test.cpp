@@ -3,8 +3,8 @@
 
 #include <gtest/gtest.h>
 
-#include "ovq/models/files/mapped_file.h"
-#include "ovq/models/files/sha256.h"
+#include "ovq/base/files/mapped_file.h"
+#include "ovq/base/files/sha256.h"
 #include "ovq/models/weights.h"
 #include "tests/train/runs.h"
 

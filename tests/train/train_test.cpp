@@ -4,8 +4,8 @@
 #include <cmath>
 #include <numeric>
 
+#include "ovq/base/error.h"
 #include "ovq/models/weights.h"
-#include "ovq/tasks/data_error.h"
 #include "tests/train/runs.h"
 
 namespace ovq::train::test {
@@ -159,7 +159,7 @@ TEST(Training, ReadsTheTextOnce) {
   const RunDirectory run = RunDirectory::create(directory.path() / "run", options);
   Trainer trainer(run, {}, std::move(task));
   EXPECT_EQ(trainer.train(), Outcome::finished);
-  EXPECT_THROW(check_task(*make_task(options), options), tasks::DataError);
+  EXPECT_THROW(check_task(*make_task(options), options), DataError);
 }
 
 TEST(Checkpoints, OfAnotherModelIsAnError) {

@@ -18,11 +18,11 @@
 #include <cstring>
 
 #include "hwy/highway.h"
-#include "ovq/kernels/read_kernels.h"
 #include "ovq/kernels/simd/exp2-inl.h"
 #include "ovq/kernels/simd/forward-inl.h"
 #include "ovq/kernels/simd/matmul-inl.h"
 #include "ovq/kernels/simd/panel-inl.h"
+#include "ovq/kernels/simd/read_kernels.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace ovq::kernels::detail {

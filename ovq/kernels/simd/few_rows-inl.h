@@ -18,10 +18,10 @@
 
 #include "hwy/cache_control.h"
 #include "hwy/highway.h"
-#include "ovq/kernels/read_kernels.h"
 #include "ovq/kernels/simd/exp2-inl.h"
 #include "ovq/kernels/simd/forward-inl.h"
 #include "ovq/kernels/simd/panel-inl.h"
+#include "ovq/kernels/simd/read_kernels.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace ovq::kernels::detail {

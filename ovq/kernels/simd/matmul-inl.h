@@ -13,7 +13,7 @@
 #include <type_traits>
 
 #include "hwy/highway.h"
-#include "ovq/kernels/read_kernels.h"
+#include "ovq/kernels/simd/read_kernels.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace ovq::kernels::detail {

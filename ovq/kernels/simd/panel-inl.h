@@ -12,8 +12,8 @@
 #include <span>
 
 #include "hwy/highway.h"
-#include "ovq/kernels/read_kernels.h"
-#include "ovq/kernels/rotary.h"
+#include "ovq/kernels/simd/read_kernels.h"
+#include "ovq/kernels/simd/rotate.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace ovq::kernels::detail {

@@ -1,0 +1,89 @@
+#include "ovq/kernels/simd/read_kernels.h"
+
+// AVX-512 is left out: no machine to test it on. Such a CPU runs the AVX2 code.
+#define HWY_DISABLED_TARGETS (HWY_AVX3 | HWY_AVX3_DL)
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "ovq/kernels/simd/read_kernels.cpp"
+// clang-format off
+#include "hwy/foreach_target.h"
+#include "hwy/highway.h"
+// clang-format on
+
+#include "ovq/kernels/simd/backward-inl.h"
+#include "ovq/kernels/simd/few_rows-inl.h"
+#include "ovq/kernels/simd/forward-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace ovq::kernels::detail {
+namespace HWY_NAMESPACE {
+
+void forward_entry(const ForwardBlock& block, Workspace& workspace) { forward_block(block, workspace); }
+
+void backward_pack_entry(const BackwardBlock& block, Workspace& shared) { backward_pack(block, shared); }
+
+void backward_tile_entry(const BackwardBlock& block, const Workspace& shared, int64_t tile, Workspace& own, float* d_q,
+                         bool add) {
+  backward_tile(block, shared, tile, own, d_q, add);
+}
+
+void backward_finish_entry(const BackwardBlock& block, const Workspace& shared, const float* d_q) {
+  backward_finish(block, shared, d_q);
+}
+
+void similarities_entry(const float* panels, int64_t count, int64_t dim, const float* query, float* similarities) {
+  const PanelTag d;
+  for (int64_t first = 0; first < count; first += kPanel) {
+    PanelVector acc[1][kVectors];
+    set_zero(acc);
+    multiply_add(panels + first * dim, query, 0, 1, dim, acc);
+    alignas(64) float lanes[kPanel];
+    for (int x = 0; x < kVectors; ++x) hn::Store(acc[0][x], d, lanes + x * kLanes);
+    std::memcpy(similarities + first, lanes, std::min(kPanel, count - first) * sizeof(float));
+  }
+}
+
+void pack_keys_entry(const float* keys, int64_t stride, int64_t count, int64_t dim, float* panels) {
+  for (int64_t first = 0; first < count; first += kPanel) {
+    const float* rows[kPanel];
+    for (int64_t lane = 0; lane < kPanel; ++lane) rows[lane] = keys + std::min(first + lane, count - 1) * stride;
+    pack_panel(rows, dim, panels + first * dim);
+  }
+}
+
+const ReadKernels& kernels_of_target() {
+  static const ReadKernels kernels = {
+      .isa = hwy::TargetName(HWY_TARGET),
+      .forward = forward_entry,
+      .backward_pack = backward_pack_entry,
+      .backward_tile = backward_tile_entry,
+      .backward_finish = backward_finish_entry,
+      .similarities = similarities_entry,
+      .pack_keys = pack_keys_entry,
+  };
+  return kernels;
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace ovq::kernels::detail
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace ovq::kernels::detail {
+
+HWY_EXPORT(kernels_of_target);
+
+int64_t compiled_targets() { return HWY_TARGETS; }
+
+// The kernels of one target among those compiled and supported. Highway's own choice, which the process shares, is put
+// back.
+const ReadKernels& kernels_of(int64_t target) {
+  hwy::SetSupportedTargetsForTest(target);
+  hwy::GetChosenTarget().Update(hwy::SupportedTargets());
+  const ReadKernels& kernels = HWY_DYNAMIC_DISPATCH(kernels_of_target)();
+  hwy::SetSupportedTargetsForTest(0);
+  hwy::GetChosenTarget().Update(hwy::SupportedTargets());
+  return kernels;
+}
+
+}  // namespace ovq::kernels::detail
+#endif

@@ -1,0 +1,135 @@
+// What the instruction-set specific code offers: attention of a block of query rows to runs of keys, forward and
+// backward, and the search for the nearest centroid. Everything above it (which keys, which rows, which thread) is
+// plain C++.
+//
+// A row is one query of one query head; the queries of a kv head's group share its keys, so rows are flattened as
+// row = time * group + head. Sixteen rows make a panel and sit side by side in vector lanes: keys are read as they lie
+// and broadcast, and maximum, sum and argmax need no horizontal operation.
+#pragma once
+
+#include <cstdint>
+#include <limits>
+#include <span>
+
+#include "ovq/kernels/memory/buffer.h"
+
+namespace ovq::kernels::detail {
+
+inline constexpr int64_t kPanel = 16;
+inline constexpr int64_t kBlockRows = 128;    // rows that share one pass over the keys: what fits in L2 beside a tile
+inline constexpr int64_t kTile = 192;         // keys per step of the running softmax; borders decide the rounding
+inline constexpr int64_t kBackwardTile = 96;  // keys per step of the backward
+
+inline int64_t round_up(int64_t value, int64_t unit) { return (value + unit - 1) / unit * unit; }
+inline int64_t padded(int64_t dim) { return round_up(dim, kPanel); }
+
+// Rows of one kv head inside a [time, heads, dim] tensor: row r is data + (r / group) * time_stride + (r % group) *
+// head_stride.
+template <class T>
+struct Rows {
+  T* data = nullptr;
+  int64_t time_stride = 0, head_stride = 0;
+  T* at(int64_t row, int64_t group) const { return data + row / group * time_stride + row % group * head_stride; }
+};
+
+// Consecutive keys with their values.
+struct KeyRun {
+  const float* keys = nullptr;
+  const float* values = nullptr;
+  const float* log_counts = nullptr;  // base 2, added to the scores; nullptr: zero
+  int64_t key_stride = 0, value_stride = 0;
+  int64_t count = 0;
+};
+
+// Where gradients of a KeyRun accumulate; rows are padded to whole panels.
+struct KeyRunGradient {
+  float* keys = nullptr;
+  float* values = nullptr;
+  int64_t key_stride = 0, value_stride = 0;
+  float* log_counts = nullptr;  // one per key, natural logarithm; nullptr: not wanted
+};
+
+// The queries of one kv head and what they read: all of the dictionary, and of the window the keys
+// last - span + 1 ... last with last = first_last + time.
+struct Reading {
+  Rows<const float> q;
+  int64_t group = 1;
+  int64_t key_dim = 0, value_dim = 0;
+  const float* beta = nullptr;  // [group]
+  const float* rotary =
+      nullptr;  // [time][key_dim]: cosines, then sines, of each query's position; nullptr: no rotation
+  KeyRun dictionary;
+  KeyRun window;
+  int64_t first_last = 0;
+  int64_t span = std::numeric_limits<int64_t>::max();
+
+  int64_t last(int64_t row) const { return first_last + row / group; }
+  int64_t first(int64_t row) const {
+    const int64_t end = last(row);
+    return end < span ? 0 : end - span + 1;
+  }
+};
+
+// Rows that will be read soon, of the next chunk or tile: fetching them early is a hint, nothing more.
+struct Upcoming {
+  const float* data = nullptr;
+  int64_t stride = 0, count = 0, dim = 0;
+};
+
+struct ForwardBlock {
+  const Reading* reading = nullptr;
+  int64_t first_row = 0, rows = 0;  // at most kBlockRows
+  Rows<float> o;
+  Rows<float> lse;  // optional
+  // Keys to search the dictionary for, in the same pass; NaN never wins, ties go to the lower index.
+  const float* search = nullptr;
+  int64_t search_stride = 0, search_count = 0;
+  float* best_similarity = nullptr;
+  int32_t* best_centroid = nullptr;
+  std::span<const Upcoming> upcoming;
+};
+
+struct BackwardBlock {
+  const Reading* reading = nullptr;
+  int64_t first_row = 0, rows = 0;  // at most kBlockRows
+  Rows<const float> o, lse, d_o;
+  KeyRunGradient d_dictionary, d_window;
+  Rows<float> d_q;
+  double* d_beta = nullptr;  // [group], added to
+  std::span<const Upcoming> upcoming;
+
+  int64_t dictionary_tiles() const { return (reading->dictionary.count + kBackwardTile - 1) / kBackwardTile; }
+  // The window's tiles that some row of the block sees.
+  int64_t first_window_tile() const { return reading->first(first_row) / kBackwardTile; }
+  int64_t last_window_tile() const { return reading->last(first_row + rows - 1) / kBackwardTile; }
+  int64_t tiles() const { return dictionary_tiles() + last_window_tile() - first_window_tile() + 1; }
+};
+
+// Scratch of one thread; `packed` of a backward block is shared by the threads that work on its tiles.
+struct Workspace {
+  Buffer<float> packed{Lifetime::scratch};
+  Buffer<float> scores{Lifetime::scratch};
+  Buffer<float> d_q{Lifetime::scratch};
+};
+
+struct ReadKernels {
+  const char* isa;
+
+  void (*forward)(const ForwardBlock& block, Workspace& workspace);
+
+  // Backward of a block: pack once, then each tile (in any order, on any thread, as long as d_q is summed in tile
+  // order), then finish. `d_q` holds panels(rows) * padded-to-16 key_dim * 16 floats; `add` says whether the tile adds
+  // to it.
+  void (*backward_pack)(const BackwardBlock& block, Workspace& shared);
+  void (*backward_tile)(const BackwardBlock& block, const Workspace& shared, int64_t tile, Workspace& own, float* d_q,
+                        bool add);
+  void (*backward_finish)(const BackwardBlock& block, const Workspace& shared, const float* d_q);
+
+  // similarities[i] = keys[i] . query for the founding chunk, with the same bits for any order of calls.
+  void (*similarities)(const float* panels, int64_t count, int64_t dim, const float* query, float* similarities);
+  void (*pack_keys)(const float* keys, int64_t stride, int64_t count, int64_t dim, float* panels);
+};
+
+const ReadKernels& read_kernels();  // of the selected instruction set
+
+}  // namespace ovq::kernels::detail
