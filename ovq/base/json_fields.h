@@ -1,65 +1,68 @@
-// Options to and from JSON through one list of fields: `visit(fields, options)` names each once, FieldReader takes it
-// from JSON and says which field is wrong and what is allowed, FieldWriter puts it there.
+// Options from and to JSON through their list of fields (fields.h): FieldReader takes each from an object and says
+// which is wrong and what is allowed, FieldWriter puts each there, FieldDescriber says what there is.
 #pragma once
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <nlohmann/json.hpp>
 #include <stdexcept>
 #include <string>
-#include <string_view>
 #include <utility>
 #include <vector>
 
 #include "ovq/base/closest.h"
+#include "ovq/base/fields.h"
 
 namespace ovq {
 
 using nlohmann::json;
 
-template <class Enum, size_t n>
-using EnumNames = std::array<std::pair<Enum, std::string_view>, n>;
+// Whose options they are and where they lie, for errors: "[config] mixers.ovq.chunk is 0; must be ...".
+struct FieldPlace {
+  std::string op = "config";
+  std::string path = "";           // stands before the fields' names
+  std::string kind = "field";      // what a name nobody knows is called
+  std::string demand = "must be";  // or "expected"
+  bool check_ranges = true;        // false: whoever takes the options does
+};
 
 class FieldReader {
  public:
-  // `path` stands before the fields' names in errors.
-  FieldReader(const json& object, std::string path) : object_(object), path_(std::move(path)) {
+  // The object must outlive the reader.
+  FieldReader(const json& object, FieldPlace place) : object_(object), place_(std::move(place)) {
     if (!object.is_object()) fail("", object, "an object");
   }
+  FieldReader(const json& object, std::string path) : FieldReader(object, FieldPlace{.path = std::move(path)}) {}
 
-  void operator()(const char* name, int64_t& value, int64_t least) {
+  template <class T>
+  void operator()(const char* name, T& value, const char* /*text*/, const Range& range = {}) {
     const json* field = find(name);
     if (field == nullptr) return;
-    if (!field->is_number_integer() || field->get<int64_t>() < least)
-      fail(name, *field, "an integer of at least " + std::to_string(least));
-    value = field->get<int64_t>();
-  }
-  void operator()(const char* name, double& value) {
-    const json* field = find(name);
-    if (field == nullptr) return;
-    if (!field->is_number() || !std::isfinite(field->get<double>())) fail(name, *field, "a finite number");
-    value = field->get<double>();
-  }
-  void operator()(const char* name, bool& value) {
-    const json* field = find(name);
-    if (field == nullptr) return;
-    if (!field->is_boolean()) fail(name, *field, "true or false");
-    value = field->get<bool>();
-  }
-  template <class Enum, size_t n>
-  void operator()(const char* name, Enum& value, const EnumNames<Enum, n>& names) {
-    const json* field = find(name);
-    if (field == nullptr) return;
-    std::string allowed;
-    for (const auto& [candidate, text] : names) {
-      if (*field == text) {
-        value = candidate;
-        return;
-      }
-      allowed += (allowed.empty() ? "\"" : ", \"") + std::string(text) + "\"";
+    if constexpr (std::is_same_v<T, bool>) {
+      if (!field->is_boolean()) fail(name, *field, "true or false");
+      value = field->get<bool>();
+    } else if constexpr (std::is_same_v<T, std::string>) {
+      if (!field->is_string()) fail(name, *field, "a text");
+      value = field->get<std::string>();
+    } else if constexpr (std::is_enum_v<T>) {
+      const auto found = field->is_string() ? enum_named<T>(field->get<std::string>()) : std::nullopt;
+      if (!found) fail(name, *field, "one of " + quoted_names(value));
+      value = *found;
+    } else if constexpr (std::is_integral_v<T>) {
+      const Range allowed = !place_.check_ranges ? Range() : std::is_signed_v<T> ? range : at_least(0);
+      const bool good = field->is_number_integer() && allowed.contains(static_cast<double>(field->get<int64_t>()));
+      if (!good) fail(name, *field, "an integer" + after("of", allowed));
+      value = field->get<T>();
+    } else if constexpr (is_optional<T>) {
+      const double number = finite_number(name, *field);
+      if (place_.check_ranges && number != 0 && !range.contains(number))
+        fail(name, number, range.text() + ", or 0 for none");
+      value = number == 0 ? T() : T(static_cast<typename T::value_type>(number));
+    } else {
+      const double number = finite_number(name, *field);
+      if (place_.check_ranges && !range.contains(number)) fail(name, number, range.text());
+      value = static_cast<T>(number);
     }
-    fail(name, *field, "one of " + allowed);
   }
 
   // For fields of other kinds; nullptr if absent.
@@ -69,38 +72,110 @@ class FieldReader {
     return at == object_.end() || at->is_null() ? nullptr : &*at;
   }
   [[noreturn]] void fail(const std::string& name, const json& came, const std::string& expected) const {
-    const std::string where = name.empty() ? path_ : path_.empty() ? name : path_ + "." + name;
-    throw std::invalid_argument("[config] " + where + " is " + came.dump() + "; must be " + expected);
+    const std::string& path = place_.path;
+    const std::string where = name.empty() ? path : path.empty() ? name : path + "." + name;
+    ovq::fail(place_.op.c_str(), where, " is ", came.dump(), "; ", place_.demand, " ", expected);
   }
   // Fields that nobody asked for are an error.
   void finish() const {
     for (const auto& [name, value] : object_.items()) {
       if (std::find(known_.begin(), known_.end(), name) != known_.end()) continue;
-      throw std::invalid_argument("[config] " +
-                                  unknown_name(path_.empty() ? "field" : "field of " + path_, name, known_));
+      const std::string kind = place_.kind + (place_.path.empty() ? "" : " of " + place_.path);
+      ovq::fail(place_.op.c_str(), unknown_name(kind, name, known_));
     }
   }
 
  private:
+  static std::string after(const char* word, const Range& range) {
+    const std::string text = range.text();
+    return text.empty() ? "" : range.bounded_above() ? " " + text : std::string(" ") + word + " " + text;
+  }
+  double finite_number(const char* name, const json& field) const {
+    if (!field.is_number() || !std::isfinite(field.get<double>())) {
+      fail(name, field, place_.check_ranges ? "a finite number" : "a number");
+    }
+    return field.get<double>();
+  }
+  template <class Enum>
+  static std::string quoted_names(Enum any) {
+    std::string text;
+    for (const auto& [value, name] : enum_names(any)) text += (text.empty() ? "\"" : ", \"") + std::string(name) + "\"";
+    return text;
+  }
+
   const json& object_;
-  std::string path_;
+  FieldPlace place_;
   std::vector<std::string> known_;
 };
+
+// A value as JSON has it; an absent one as 0.
+template <class T>
+json field_value(const T& value) {
+  if constexpr (std::is_enum_v<T>) {
+    return name_of(value);
+  } else if constexpr (is_optional<T>) {
+    return static_cast<double>(value.value_or(0));
+  } else if constexpr (std::is_floating_point_v<T>) {
+    return static_cast<double>(value);
+  } else {
+    return value;
+  }
+}
 
 class FieldWriter {
  public:
   explicit FieldWriter(json& object) : object_(object) {}
-  void operator()(const char* name, int64_t& value, int64_t /*least*/) { object_[name] = value; }
-  void operator()(const char* name, double& value) { object_[name] = value; }
-  void operator()(const char* name, bool& value) { object_[name] = value; }
-  template <class Enum, size_t n>
-  void operator()(const char* name, Enum& value, const EnumNames<Enum, n>& names) {
-    for (const auto& [candidate, text] : names)
-      if (candidate == value) object_[name] = text;
+  template <class T>
+  void operator()(const char* name, const T& value, const char* /*text*/, const Range& = {}) {
+    object_[name] = field_value(value);
   }
 
  private:
   json& object_;
 };
+
+// [{"name", "type", "default", "text", "range", "zero", "values"}, ...] of new options.
+class FieldDescriber {
+ public:
+  template <class T>
+  void operator()(const char* name, const T& value, const char* text, const Range& range = {}) {
+    json field = {{"name", name}, {"default", field_value(value)}, {"text", text}};
+    if constexpr (std::is_same_v<T, bool>) {
+      field["type"] = "bool";
+    } else if constexpr (std::is_same_v<T, std::string>) {
+      field["type"] = "text";
+    } else if constexpr (std::is_enum_v<T>) {
+      field["type"] = "choice";
+      for (const auto& [candidate, name] : enum_names(value)) field["values"].push_back(name);
+    } else if constexpr (std::is_integral_v<T>) {
+      field["type"] = "integer";
+    } else {
+      field["type"] = is_optional<T> ? "optional number" : "number";
+    }
+    if (const std::string allowed = range.text(); !allowed.empty()) field["range"] = allowed;
+    if (range.zero != nullptr) field["zero"] = range.zero;
+    fields_.push_back(std::move(field));
+  }
+  const json& fields() const { return fields_; }
+
+ private:
+  json fields_ = json::array();
+};
+
+template <class Options>
+json fields_to_json(const Options& options) {
+  json object = json::object();
+  Options copy = options;
+  FieldWriter writer(object);
+  list_fields(writer, copy);
+  return object;
+}
+
+template <class Options>
+json describe_fields(Options options = {}) {
+  FieldDescriber describer;
+  list_fields(describer, options);
+  return describer.fields();
+}
 
 }  // namespace ovq

@@ -75,17 +75,10 @@ void check_weights(const char* op, const View<const float>& weights) {
 }
 
 void check_options(const char* op, const OvqOptions& options, int64_t key_dim) {
-  check(options.chunk >= 1, op, "chunk is ", options.chunk, "; must be at least 1");
+  check_fields(op, options);
   check(options.chunk <= std::numeric_limits<int32_t>::max(), op, "chunk is ", options.chunk, "; must be below 2^31");
-  check(options.centroids >= 1, op, "centroids is ", options.centroids, "; must be at least 1");
-  check(options.growth <= Growth::all, op, "growth is ", static_cast<int>(options.growth),
-        "; must be plateau, linear or all");
-  check(options.new_centroids <= NewCentroids::random, op, "new_centroids is ", static_cast<int>(options.new_centroids),
-        "; must be spread or random");
   check(options.growth != Growth::linear || options.total_tokens >= 1, op, "total_tokens is ", options.total_tokens,
         "; linear growth needs at least 1");
-  check(!options.rate || (*options.rate > 0.0f && *options.rate <= 1.0f), op, "rate is ", options.rate.value_or(0.0f),
-        "; must be in (0, 1]");
   check(!options.weighted || !options.rate, op, "weights do not go with a constant rate");
   check(!options.rope || key_dim % 2 == 0, op, "q has dim ", key_dim, "; rope needs an even one");
   check(!options.rope || (std::isfinite(options.rope_base) && options.rope_base > 1.0f), op, "rope_base is ",

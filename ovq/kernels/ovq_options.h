@@ -1,8 +1,11 @@
 // What an OVQ dictionary is made with, and the sizes that follow from it. See docs/semantics.md.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <optional>
+
+#include "ovq/base/fields.h"
 
 namespace ovq::kernels {
 
@@ -12,27 +15,51 @@ enum class Growth : uint8_t {
   all,      // every key is a centroid until there are N
 };
 
+constexpr auto enum_names(Growth) {
+  return std::to_array<EnumName<Growth>>(
+      {{Growth::plateau, "plateau"}, {Growth::linear, "linear"}, {Growth::all, "all"}});
+}
+
 enum class NewCentroids : uint8_t {
   spread,  // the keys least similar to what is there
   random,  // positions drawn from (seed, kv head, chunk) (ablation)
 };
 
+constexpr auto enum_names(NewCentroids) {
+  return std::to_array<EnumName<NewCentroids>>({{NewCentroids::spread, "spread"}, {NewCentroids::random, "random"}});
+}
+
 struct OvqOptions {
   int64_t chunk = 128;       // L
   int64_t centroids = 2048;  // N
   Growth growth = Growth::plateau;
-  int64_t total_tokens = 0;  // for Growth::linear
+  int64_t total_tokens = 0;
   NewCentroids new_centroids = NewCentroids::spread;
-  std::optional<float>
-      rate;                // a constant learning rate in (0, 1]; absent: 1 / count, the running mean (the paper's rule)
-  bool normalize = false;  // rows of D_k rescaled to unit norm after each write
-  bool rope = false;       // rotary window of two chunks, dictionary one chunk behind
+  std::optional<float> rate;  // absent: 1 / count, the running mean (the paper's rule)
+  bool normalize = false;
+  bool rope = false;  // the dictionary is then one chunk behind
   float rope_base = 10000.0f;
-  uint64_t seed = 0;      // for NewCentroids::random
+  uint64_t seed = 0;
   bool weighted = false;  // each token has a weight; counts are sums of weights
 
   bool operator==(const OvqOptions&) const = default;
 };
+
+// `weighted` is no field: it follows from whether weights are given. Files of states hold the fields in this order:
+// append new ones at the end.
+template <class Fields>
+void list_fields(Fields& field, OvqOptions& o) {
+  field("chunk", o.chunk, "tokens between writes to the dictionary", at_least(1));
+  field("centroids", o.centroids, "most centroids per kv head", at_least(1));
+  field("growth", o.growth, "how their number follows the position");
+  field("total_tokens", o.total_tokens, "length at which linear growth reaches `centroids`");
+  field("new_centroids", o.new_centroids, "which keys found centroids");
+  field("rate", o.rate, "constant learning rate; without one centroids are running means", above_up_to(0, 1));
+  field("rope_base", o.rope_base, "base of the rotary positions");
+  field("normalize", o.normalize, "rescale the key centroids to unit norm after each write");
+  field("rope", o.rope, "rotary positions in a window of two chunks; the head dim must be even");
+  field("seed", o.seed, "of random new centroids");
+}
 
 // Centroids after `tokens` committed tokens (before the dictionary's own limits: it never shrinks and grows by at most
 // L a chunk).

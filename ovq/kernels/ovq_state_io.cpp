@@ -1,9 +1,8 @@
 // A state as bytes, little-endian:
 //   "OVQSTATE", version u32, header (below), then for each sequence and head
-//   keys [rows, dk], values [rows, dv] (centroids, then pending tokens), counts [n] i64 (version 1) or weights [rows]
-//   f32 (version 2: a state with weights),
-//   similarity [searched] f32 and centroid [searched] i32 of the keys searched so far in this chunk; FNV-1a of all
-//   before, u64.
+//   keys [rows, dk], values [rows, dv] (centroids, then pending tokens), counts [n] i64 (odd versions) or weights
+//   [rows] f32 (even ones: a state with weights), similarity [searched] f32 and centroid [searched] i32 of the keys
+//   searched so far in this chunk; FNV-1a of all before, u64.
 // A reader trusts nothing: each field has its range, and memory grows with the bytes that really come, not with what
 // the header promises.
 #include <algorithm>
@@ -30,7 +29,6 @@ namespace {
 static_assert(std::endian::native == std::endian::little, "the format is little-endian");
 
 constexpr char kMagic[8] = {'O', 'V', 'Q', 'S', 'T', 'A', 'T', 'E'};
-constexpr uint32_t kVersion = 1, kWeightedVersion = 2;
 constexpr int64_t kMaxRows = std::numeric_limits<int32_t>::max();
 constexpr int64_t kMaxDim = int64_t{1} << 20;
 constexpr int64_t kReadBlock = int64_t{1} << 20;  // bytes
@@ -103,37 +101,69 @@ class Reader {
   Fnv1a checksum_;
 };
 
-void write_options(Writer& writer, const OvqOptions& options) {
-  writer.value(options.chunk);
-  writer.value(options.centroids);
-  writer.value(static_cast<int64_t>(options.growth));
-  writer.value(options.total_tokens);
-  writer.value(static_cast<int64_t>(options.new_centroids));
-  writer.value(static_cast<int64_t>(options.rate.has_value()));
-  writer.value(options.rate.value_or(0.0f));
-  writer.value(options.rope_base);
-  writer.value(static_cast<int64_t>(options.normalize));
-  writer.value(static_cast<int64_t>(options.rope));
-  writer.value(options.seed);
+// The options as a list of fields: integers, enums and truth as i64, numbers as f32, an optional number as i64 (whether
+// it is there) and f32.
+class OptionWriter {
+ public:
+  explicit OptionWriter(Writer& writer) : writer_(writer) {}
+
+  template <class T>
+  void operator()(const char*, const T& value, const char*, const Range& = {}) {
+    if constexpr (is_optional<T>) {
+      writer_.value(static_cast<int64_t>(value.has_value()));
+      writer_.value(value.value_or(0.0f));
+    } else if constexpr (std::is_floating_point_v<T>) {
+      writer_.value(static_cast<float>(value));
+    } else {
+      writer_.value(static_cast<int64_t>(value));
+    }
+  }
+
+ private:
+  Writer& writer_;
+};
+
+class OptionReader {
+ public:
+  OptionReader(Reader& reader, int64_t count) : reader_(reader), left_(count) {}
+
+  template <class T>
+  void operator()(const char* name, T& value, const char*, const Range& = {}) {
+    if (left_-- <= 0) return;  // an older file: the default
+    if constexpr (is_optional<T>) {
+      const bool there = reader_.in_range(name, 0, 1) == 1;
+      const auto number = reader_.value<float>();
+      if (there) value = number;
+    } else if constexpr (std::is_floating_point_v<T>) {
+      value = reader_.value<float>();
+    } else if constexpr (std::is_enum_v<T>) {
+      value = static_cast<T>(reader_.in_range(name, 0, static_cast<int64_t>(enum_names(value).size()) - 1));
+    } else if constexpr (std::is_same_v<T, bool>) {
+      value = reader_.in_range(name, 0, 1) == 1;
+    } else {
+      value = static_cast<T>(reader_.value<int64_t>());
+    }
+  }
+
+ private:
+  Reader& reader_;
+  int64_t left_;
+};
+
+// A file's version follows from how many fields the options had when it was written, and from whether there are
+// weights.
+constexpr int64_t kFirstFields = 10;  // of versions 1 and 2; every field that is appended makes two more versions
+
+int64_t field_count() {
+  int64_t count = 0;
+  const auto counting = [&](const auto&...) { ++count; };
+  OvqOptions options;
+  list_fields(counting, options);
+  return count;
 }
 
-OvqOptions read_options(Reader& reader) {
-  constexpr int64_t most = std::numeric_limits<int64_t>::max();
-  OvqOptions options;
-  options.chunk = reader.in_range("chunk", 1, kMaxRows);
-  options.centroids = reader.in_range("centroids", 1, most);
-  options.growth = static_cast<Growth>(reader.in_range("growth", 0, static_cast<int64_t>(Growth::all)));
-  options.total_tokens = reader.value<int64_t>();
-  options.new_centroids =
-      static_cast<NewCentroids>(reader.in_range("new_centroids", 0, static_cast<int64_t>(NewCentroids::random)));
-  const bool constant_rate = reader.in_range("constant rate", 0, 1) == 1;
-  const auto rate = reader.value<float>();
-  if (constant_rate) options.rate = rate;
-  options.rope_base = reader.value<float>();
-  options.normalize = reader.in_range("normalize", 0, 1) == 1;
-  options.rope = reader.in_range("rope", 0, 1) == 1;
-  options.seed = reader.value<uint64_t>();
-  return options;
+uint32_t version_of(int64_t fields, bool weighted) {
+  return static_cast<uint32_t>(1 + 2 * (fields - kFirstFields) + (weighted ? 1 : 0));
 }
 
 // Keys of the chunk being searched whose nearest centroid is known.
@@ -179,12 +209,14 @@ void check_head(const HeadData& head, const OvqOptions& options, int64_t size, i
 void OvqState::write(std::ostream& out) const {
   Writer writer(out);
   writer.bytes(kMagic, sizeof(kMagic));
-  writer.value(options_.weighted ? kWeightedVersion : kVersion);
+  writer.value(version_of(field_count(), options_.weighted));
   writer.value(shape_.batch);
   writer.value(shape_.kv_heads);
   writer.value(shape_.key_dim);
   writer.value(shape_.value_dim);
-  write_options(writer, options_);
+  OptionWriter option_writer(writer);
+  OvqOptions options = options_;
+  list_fields(option_writer, options);
   writer.value(position_);
   writer.value(size_);
   const int64_t searched = searched_keys(options_, position_, size_);
@@ -215,16 +247,18 @@ OvqState OvqState::read(std::istream& in) {
   reader.bytes(magic.data(), magic.size());
   if (!std::equal(magic.begin(), magic.end(), kMagic)) corrupt("not a state: the first bytes are not \"OVQSTATE\"");
   const auto version = reader.value<uint32_t>();
-  if (version != kVersion && version != kWeightedVersion)
-    corrupt("version " + std::to_string(version) + "; this program reads " + std::to_string(kVersion) + " and " +
-            std::to_string(kWeightedVersion));
+  const uint32_t newest = version_of(field_count(), true);
+  if (version < 1 || version > newest)
+    corrupt("version " + std::to_string(version) + "; this program reads 1 to " + std::to_string(newest));
   OvqShape shape;
   shape.batch = reader.in_range("batch", 0, kMaxRows);
   shape.kv_heads = reader.in_range("kv_heads", 1, kMaxRows);
   shape.key_dim = reader.in_range("key_dim", 1, kMaxDim);
   shape.value_dim = reader.in_range("value_dim", 1, kMaxDim);
-  OvqOptions options = read_options(reader);
-  options.weighted = version == kWeightedVersion;
+  OvqOptions options;
+  OptionReader option_reader(reader, kFirstFields + (version - 1) / 2);
+  list_fields(option_reader, options);
+  options.weighted = version % 2 == 0;
   try {
     check_options("OvqState::read", options, shape.key_dim);
   } catch (const std::invalid_argument& error) {

@@ -8,20 +8,6 @@
 namespace ovq::models {
 namespace {
 
-constexpr EnumNames<Initializer, 3> kInitializer = {
-    {{Initializer::normal, "normal"}, {Initializer::fan_in, "fan_in"}, {Initializer::copying, "copying"}}};
-
-template <class Visitor>
-void visit(Visitor& field, ModelConfig& c) {
-  field("vocab_size", c.vocab_size, 1);
-  field("hidden_size", c.width, 1);
-  field("num_hidden_layers", c.layers, 1);
-  field("intermediate_size", c.mlp, 1);
-  field("rms_norm_eps", c.norm_eps);
-  field("initializer", c.initializer, kInitializer);
-  field("initializer_range", c.initializer_range);
-}
-
 std::vector<std::string> split(const std::string& names) {
   std::vector<std::string> parts;
   std::istringstream in(names);
@@ -56,14 +42,13 @@ ModelConfig config_from_json(const json& object) {
   if (const json* type = reader.find("model_type"); type != nullptr && *type != "ovq") {
     reader.fail("model_type", *type, "\"ovq\"");
   }
-  visit(reader, config);
+  list_fields(reader, config);
   for (const auto& [name, value] : {std::pair{"vocab_size", config.vocab_size},
                                     {"hidden_size", config.width},
                                     {"num_hidden_layers", config.layers},
                                     {"intermediate_size", config.mlp}}) {
     if (value == 0) reader.fail(name, json(), "an integer of at least 1");
   }
-  if (!(config.norm_eps > 0)) reader.fail("rms_norm_eps", config.norm_eps, "positive");
   const json* mixers = reader.find("mixers");
   if (mixers == nullptr || !mixers->is_object() || mixers->empty()) {
     reader.fail("mixers", mixers == nullptr ? json() : *mixers, "an object of mixers by name");
@@ -88,10 +73,8 @@ ModelConfig config_from_json(const json& object) {
 }
 
 json to_json(const ModelConfig& config) {
-  json object = {{"model_type", "ovq"}};
-  ModelConfig copy = config;
-  FieldWriter writer(object);
-  visit(writer, copy);
+  json object = fields_to_json(config);
+  object["model_type"] = "ovq";
   std::string pattern;
   for (const std::string& name : config.pattern) pattern += (pattern.empty() ? "" : ",") + name;
   object["pattern"] = pattern;

@@ -1,6 +1,7 @@
 // What a language model is made of, as config.json holds it.
 #pragma once
 
+#include <array>
 #include <filesystem>
 #include <map>
 #include <nlohmann/json_fwd.hpp>
@@ -19,11 +20,16 @@ enum class Initializer {
   copying,
 };
 
+constexpr auto enum_names(Initializer) {
+  using enum Initializer;
+  return std::to_array<EnumName<Initializer>>({{normal, "normal"}, {fan_in, "fan_in"}, {copying, "copying"}});
+}
+
 struct ModelConfig {
   int64_t vocab_size = 0;
-  int64_t width = 0;   // "hidden_size"
-  int64_t layers = 0;  // "num_hidden_layers"
-  int64_t mlp = 0;     // "intermediate_size"
+  int64_t width = 0;
+  int64_t layers = 0;
+  int64_t mlp = 0;
   double norm_eps = 1e-6;
   Initializer initializer = Initializer::normal;
   double initializer_range = 0.02;
@@ -39,6 +45,18 @@ struct ModelConfig {
   std::map<std::string, int64_t> centroids() const;
   void set_centroids(const std::map<std::string, int64_t>& by_mixer);
 };
+
+// But for the mixers.
+template <class Fields>
+void list_fields(Fields& field, ModelConfig& c) {
+  field("vocab_size", c.vocab_size, "tokens there are", at_least(1));
+  field("hidden_size", c.width, "width of the residual stream", at_least(1));
+  field("num_hidden_layers", c.layers, "layers, each a mixer and a gated MLP", at_least(1));
+  field("intermediate_size", c.mlp, "width inside the gated MLPs", at_least(1));
+  field("rms_norm_eps", c.norm_eps, "added to the mean square in the norms", above(0));
+  field("initializer", c.initializer, "how weights start");
+  field("initializer_range", c.initializer_range, "standard deviation of normal");
+}
 
 // Errors (std::invalid_argument) name the field, what it holds and what is allowed.
 ModelConfig config_from_json(const nlohmann::json& object);

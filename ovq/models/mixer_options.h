@@ -32,6 +32,9 @@ MixerOptions default_options(const std::string& type, int64_t width);
 MixerOptions mixer_from_json(const nlohmann::json& object, int64_t width, const std::string& path);
 nlohmann::json to_json(const MixerOptions& options);
 
+// The fields of that type's options, as FieldDescriber has them.
+nlohmann::json describe_mixer(const std::string& type);
+
 std::shared_ptr<nn::Mixer> make_mixer(const MixerOptions& options);
 // What a mixer is made of, with the defaults that depend on other options filled in.
 MixerOptions options_of(const nn::Mixer& mixer);

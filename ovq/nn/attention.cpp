@@ -8,10 +8,9 @@
 namespace ovq::nn {
 Attention::Attention(const AttentionOptions& options) : AttentionHeads("attention", options.heads), options_(options) {
   options_.heads = heads();
-  check(options.window >= 0, "attention", "window is ", options.window, "; must be at least 1, or 0 for none");
+  check_fields("attention", options_);
   check(!options.rope || heads().head_dim % 2 == 0, "attention", "head_dim is ", heads().head_dim,
         "; must be even with rope");
-  check(options.rope_base > 0, "attention", "rope_base is ", options.rope_base, "; must be positive");
   StateLayout layout = head_layout();
   layout.add("window", options.window).add("rope", options.rope);
   if (options.rope) layout.add("rope_base", options.rope_base);

@@ -8,10 +8,18 @@ namespace ovq::nn {
 
 struct AttentionOptions {
   HeadOptions heads;
-  int64_t window = 0;  // a query sees this many keys, its own included; 0: all before it
+  int64_t window = 0;
   bool rope = false;
   double rope_base = 10000.0;
 };
+
+template <class Fields>
+void list_fields(Fields& field, AttentionOptions& o) {
+  list_fields(field, o.heads);
+  field("window", o.window, "keys a query sees, its own included", or_zero(at_least(1), "none"));
+  field("rope", o.rope, "rotary positions; the head dim must be even");
+  field("rope_base", o.rope_base, "base of the rotary positions", above(0));
+}
 
 class Attention : public AttentionHeads {
  public:

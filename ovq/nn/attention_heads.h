@@ -4,6 +4,7 @@
 // start of a sequence it is (k_0, v_0).
 #pragma once
 
+#include "ovq/base/fields.h"
 #include "ovq/nn/mixer.h"
 #include "ovq/nn/projection.h"
 #include "ovq/nn/short_convolution.h"
@@ -13,12 +14,22 @@ namespace ovq::nn {
 struct HeadOptions {
   int64_t width = 0;
   int64_t heads = 1;
-  int64_t kv_heads = 0;    // a divisor of heads; 0: as many
-  int64_t head_dim = 0;    // 0: width / heads
-  double beta_init = 1.0;  // where b starts
+  int64_t kv_heads = 0;
+  int64_t head_dim = 0;
+  double beta_init = 1.0;
   bool value_shift = false;
   bool convolution = false;
 };
+
+template <class Fields>
+void list_fields(Fields& field, HeadOptions& o) {
+  field("heads", o.heads, "heads of the queries", at_least(1));
+  field("kv_heads", o.kv_heads, "heads of keys and values, a divisor of heads", or_zero(at_least(1), "as many"));
+  field("head_dim", o.head_dim, "numbers per head", or_zero(at_least(1), "width / heads"));
+  field("beta_init", o.beta_init, "where b starts in beta = b sqrt(head_dim), the learned factor of the logits");
+  field("value_shift", o.value_shift, "insert the key of the token before, with a learned mean of both tokens' values");
+  field("convolution", o.convolution, "a short convolution on queries and keys before their norm");
+}
 
 class AttentionHeads : public Mixer {
  public:

@@ -3,6 +3,7 @@
 //   g = -exp(A_log) softplus(W_a x + dt_bias);  y = W_o (RMSNorm(gated_delta(q, k, v, g, beta)) . silu(W_g x))
 #pragma once
 
+#include "ovq/base/fields.h"
 #include "ovq/nn/mixer.h"
 #include "ovq/nn/projection.h"
 #include "ovq/nn/rms_norm.h"
@@ -18,6 +19,15 @@ struct GatedDeltaNetOptions {
   int64_t conv_width = 4;
   int64_t chunk = 64;
 };
+
+template <class Fields>
+void list_fields(Fields& field, GatedDeltaNetOptions& o) {
+  field("heads", o.heads, "heads, each with a state of its own", at_least(1));
+  field("key_dim", o.key_dim, "numbers per head of queries and keys", at_least(1));
+  field("value_dim", o.value_dim, "numbers per head of values", at_least(1));
+  field("conv_width", o.conv_width, "taps of the short convolutions", at_least(1));
+  field("chunk", o.chunk, "tokens computed at a time; a matter of speed only", at_least(1));
+}
 
 class GatedDeltaNet : public Mixer {
  public:

@@ -2,6 +2,7 @@
 //   q, k, v = silu(conv(W x)), q and k of norm one per head;  y = W_o RMSNorm(linear_attention(q, k, v))
 #pragma once
 
+#include "ovq/base/fields.h"
 #include "ovq/nn/mixer.h"
 #include "ovq/nn/projection.h"
 #include "ovq/nn/rms_norm.h"
@@ -17,6 +18,15 @@ struct LinearAttentionMixerOptions {
   int64_t conv_width = 4;
   int64_t chunk = 64;
 };
+
+template <class Fields>
+void list_fields(Fields& field, LinearAttentionMixerOptions& o) {
+  field("heads", o.heads, "heads, each with a state of its own", at_least(1));
+  field("key_dim", o.key_dim, "numbers per head of queries and keys", at_least(1));
+  field("value_dim", o.value_dim, "numbers per head of values", at_least(1));
+  field("conv_width", o.conv_width, "taps of the short convolutions", at_least(1));
+  field("chunk", o.chunk, "tokens computed at a time; a matter of speed only", at_least(1));
+}
 
 class LinearAttentionMixer : public Mixer {
  public:

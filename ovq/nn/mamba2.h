@@ -4,6 +4,7 @@
 // with the norm over each group's channels, as in the official layer.
 #pragma once
 
+#include "ovq/base/fields.h"
 #include "ovq/nn/mixer.h"
 #include "ovq/nn/projection.h"
 #include "ovq/nn/rms_norm.h"
@@ -21,6 +22,17 @@ struct Mamba2Options {
   int64_t conv_width = 4;
   int64_t chunk = 64;
 };
+
+template <class Fields>
+void list_fields(Fields& field, Mamba2Options& o) {
+  field("heads", o.heads, "heads", or_zero(at_least(1), "expand * width / head_dim"));
+  field("head_dim", o.head_dim, "channels per head", at_least(1));
+  field("expand", o.expand, "channels of all heads together, in multiples of the width", at_least(1));
+  field("state", o.state, "numbers per channel", at_least(1));
+  field("groups", o.groups, "groups of heads that share B, C and the norm", at_least(1));
+  field("conv_width", o.conv_width, "taps of the short convolution", at_least(1));
+  field("chunk", o.chunk, "tokens computed at a time; a matter of speed only", at_least(1));
+}
 
 class Mamba2 : public Mixer {
  public:

@@ -3,6 +3,7 @@
 //   g = logsigmoid(W_a x + b);  y = W_o RMSNorm(mesa(q, k, v, g, beta, softplus(lambda) + 0.25))
 #pragma once
 
+#include "ovq/base/fields.h"
 #include "ovq/nn/mixer.h"
 #include "ovq/nn/projection.h"
 #include "ovq/nn/rms_norm.h"
@@ -19,6 +20,16 @@ struct MesaNetOptions {
   int64_t iterations = 30;  // of conjugate gradients
   int64_t chunk = 64;
 };
+
+template <class Fields>
+void list_fields(Fields& field, MesaNetOptions& o) {
+  field("heads", o.heads, "heads, each with a state of its own", at_least(1));
+  field("key_dim", o.key_dim, "numbers per head of queries and keys", at_least(1));
+  field("value_dim", o.value_dim, "numbers per head of values", at_least(1));
+  field("conv_width", o.conv_width, "taps of the short convolutions", at_least(1));
+  field("iterations", o.iterations, "iterations of conjugate gradients", at_least(1));
+  field("chunk", o.chunk, "tokens computed at a time; a matter of speed only", at_least(1));
+}
 
 class MesaNet : public Mixer {
  public:

@@ -1,5 +1,9 @@
 #include "ovq/nn/mixer.h"
 
+#include <iterator>
+#include <set>
+#include <sstream>
+
 #include "ovq/base/error.h"
 
 namespace ovq::nn {
@@ -9,6 +13,15 @@ void check_input(const Tensor& x) {
   if (x.dim() != 3) fail("mixer", "x has ", x.dim(), " dimensions; must have 3: [batch, time, width]");
   TORCH_CHECK_TYPE(at::isFloatingType(x.scalar_type()), "[mixer] x has dtype ", x.scalar_type(),
                    "; must be a floating one");
+}
+
+// The same words in any order.
+bool same_layout(const std::string& a, const std::string& b) {
+  const auto words = [](const std::string& text) {
+    std::istringstream in(text);
+    return std::multiset<std::string>(std::istream_iterator<std::string>(in), {});
+  };
+  return a == b || words(a) == words(b);
 }
 
 }  // namespace
@@ -29,7 +42,7 @@ MixerState MixerState::clone() const {
 }
 
 void Mixer::check_state(const MixerState& state, int64_t batch) const {
-  if (!state.layout.empty() && !layout_.empty() && state.layout != layout_) {
+  if (!state.layout.empty() && !layout_.empty() && !same_layout(state.layout, layout_)) {
     fail("mixer", "state is that of another mixer, ", state.layout, "; must be ", layout_);
   }
   for (const auto& [name, tensor] : state.tensors) {

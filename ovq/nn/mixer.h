@@ -5,6 +5,7 @@
 #include <sstream>
 #include <string>
 
+#include "ovq/base/fields.h"
 #include "ovq/ops/ovq_state.h"
 #include "ovq/ops/torch.h"
 
@@ -34,8 +35,15 @@ class StateLayout {
  public:
   explicit StateLayout(const char* kind) { text_ << kind; }
   template <class T>
-  StateLayout& add(const char* name, const T& value) {
-    text_ << ' ' << name << '=' << value;
+  StateLayout& add(std::string_view name, const T& value) {
+    text_ << ' ' << name << '=';
+    if constexpr (std::is_enum_v<T>) {
+      text_ << name_of(value);
+    } else if constexpr (is_optional<T>) {
+      text_ << value.value_or(0);
+    } else {
+      text_ << value;
+    }
     return *this;
   }
   std::string text() const { return text_.str(); }

@@ -19,11 +19,11 @@ OvqAttention::OvqAttention(const OvqAttentionOptions& options)
     w_gate->weight.zero_();
     w_gate->bias.fill_(3.0);  // every token counts about the same
   }
-  const kernels::OvqOptions& d = options.dictionary;  // of which centroids may change
   StateLayout layout = head_layout();
-  layout.add("chunk", d.chunk).add("growth", ops::to_string(d.growth)).add("total_tokens", d.total_tokens);
-  layout.add("new_centroids", ops::to_string(d.new_centroids)).add("rate", d.rate.value_or(0));
-  layout.add("normalize", d.normalize).add("rope", d.rope).add("rope_base", d.rope_base).add("seed", d.seed);
+  const auto add = [&](std::string_view name, const auto& value, auto&&...) {
+    if (name != "centroids") layout.add(name, value);  // which may change
+  };
+  list_fields(add, options_.dictionary);
   if (options.weighted_writes) layout.add("weighted_writes", true);
   set_layout(layout);
 }

@@ -14,6 +14,13 @@ struct OvqAttentionOptions {
   bool weighted_writes = false;
 };
 
+template <class Fields>
+void list_fields(Fields& field, OvqAttentionOptions& o) {
+  list_fields(field, o.heads);
+  list_fields(field, o.dictionary);
+  field("weighted_writes", o.weighted_writes, "learn how much each token counts in the dictionary");
+}
+
 class OvqAttention : public AttentionHeads {
  public:
   explicit OvqAttention(const OvqAttentionOptions& options);

@@ -12,13 +12,19 @@
 // statistics were added up before.
 #pragma once
 
+#include <array>
 #include <vector>
 
+#include "ovq/base/fields.h"
 #include "ovq/ops/torch.h"
 
 namespace ovq::nn {
 
 enum class CodebookTraining { ema, diveq, sf_diveq };
+constexpr auto enum_names(CodebookTraining) {
+  using enum CodebookTraining;
+  return std::to_array<EnumName<CodebookTraining>>({{sf_diveq, "sf-diveq"}, {diveq, "diveq"}, {ema, "ema"}});
+}
 enum class Note { no, yes };  // whether a forward counts: one that repeats another does not
 
 struct QuantizerOptions {

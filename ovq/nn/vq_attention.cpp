@@ -107,8 +107,7 @@ Tensor vq_linear_attention(const Tensor& given_q, const Tensor& index, const Ten
 
 VqAttention::VqAttention(const VqAttentionOptions& options) : AttentionHeads("vq", options.heads), options_(options) {
   options_.heads = heads();
-  check(options.chunk >= 1, "vq", "chunk is ", options.chunk, "; must be at least 1");
-  check(options.warmup >= 0, "vq", "warmup is ", options.warmup, "; must be at least 0");
+  check_fields("vq", options_);
   quantizer_ = register_module("quantizer",
                                std::make_shared<VectorQuantizer>(QuantizerOptions{.heads = heads().kv_heads,
                                                                                   .codewords = options.codewords,

@@ -12,6 +12,7 @@
 // outside of it, and the state is a cache of keys and values.
 #pragma once
 
+#include <array>
 #include <set>
 
 #include "ovq/nn/attention_heads.h"
@@ -20,19 +21,37 @@
 namespace ovq::nn {
 
 enum class VqForm { quadratic, linear };
+constexpr auto enum_names(VqForm) {
+  return std::to_array<EnumName<VqForm>>({{VqForm::quadratic, "quadratic"}, {VqForm::linear, "linear"}});
+}
 
 struct VqAttentionOptions {
   HeadOptions heads;
   int64_t codewords = 512;
   int64_t chunk = 128;
-  VqForm form = VqForm::quadratic;  // outside of training and without a state
+  VqForm form = VqForm::quadratic;
   CodebookTraining training = CodebookTraining::sf_diveq;
   double no_use = 0.0025;
   double noise = 1e-3;
   double ema_decay = 0.99;
   double commitment = 1e-4;
-  int64_t warmup = 0;  // training steps with unquantized keys, at least one; the last one's keys start the codebook
+  int64_t warmup = 0;
 };
+
+template <class Fields>
+void list_fields(Fields& field, VqAttentionOptions& o) {
+  list_fields(field, o.heads);
+  field("codewords", o.codewords, "codewords per kv head", at_least(2));
+  field("chunk", o.chunk, "tokens that join the dictionary of the linear form at a time", at_least(1));
+  field("form", o.form, "how to compute it outside of training and without a state; the same function");
+  field("training", o.training, "of the codebook");
+  field("no_use", o.no_use, "bonus per step for codewords that nothing used", at_least(0));
+  field("noise", o.noise, "of both DiVeQs", at_least(0));
+  field("ema_decay", o.ema_decay, "of the moving averages", between(0, 1));
+  field("commitment", o.commitment, "weight of the commitment loss of ema", at_least(0));
+  field("warmup", o.warmup, "training steps with keys as they are, at least one; the last one's start the codebook",
+        at_least(0));
+}
 
 class VqAttention : public AttentionHeads {
  public:

@@ -9,6 +9,7 @@
 // tested with more functions than they were trained with have seen every arrow. Cost: O(row length).
 #pragma once
 
+#include "ovq/base/fields.h"
 #include "ovq/tasks/task.h"
 
 namespace ovq::tasks {
@@ -21,6 +22,19 @@ struct IclOptions {
   int64_t a_min = 1, a_max = 5, b_min = 1, b_max = 5;
   int64_t x_max = 0;  // 0: as large as y allows
 };
+
+template <class Fields>
+void list_fields(Fields& field, IclOptions& o) {
+  field("vocab", o.vocab, "tokens there are: padding, separator, one arrow per function, the rest content");
+  field("functions", o.functions, "functions in one row", at_least(1));
+  field("function_tokens", o.function_tokens, "arrows there are", at_least(1));
+  field("tokens", o.tokens, "tokens of x, and of y", at_least(1));
+  field("a_min", o.a_min, "least factor");
+  field("a_max", o.a_max, "greatest factor");
+  field("b_min", o.b_min, "least summand");
+  field("b_max", o.b_max, "greatest summand");
+  field("x_max", o.x_max, "greatest number in x", or_zero(at_least(1), "as large as y allows"));
+}
 
 class IclTask final : public Task {
  public:

@@ -9,6 +9,7 @@
 // O(length + vocab), and O(pairs log pairs) for the order of draws.
 #pragma once
 
+#include "ovq/base/fields.h"
 #include "ovq/tasks/task.h"
 
 namespace ovq::tasks {
@@ -19,6 +20,14 @@ struct MqarOptions {
   double alpha = 0.01;
   bool random_filler = true;  // otherwise token 0
 };
+
+template <class Fields>
+void list_fields(Fields& field, MqarOptions& o) {
+  field("vocab", o.vocab, "tokens there are", at_least(8));
+  field("pairs", o.pairs, "pairs in a row", or_zero(at_least(1), "a random one of length/16, length/8 and length/4"));
+  field("alpha", o.alpha, "exponent of the distances from a key to its query");
+  field("random_filler", o.random_filler, "random tokens between the queries instead of token 0");
+}
 
 class MqarTask final : public Task {
  public:

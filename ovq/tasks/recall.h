@@ -10,6 +10,7 @@
 // and a query shows it as often again: values in their order of appearance. Cost: O(row length) expected.
 #pragma once
 
+#include "ovq/base/fields.h"
 #include "ovq/base/random.h"
 #include "ovq/tasks/task.h"
 
@@ -22,6 +23,17 @@ struct RecallOptions {
   double train_query_fraction = 0.5;  // of the keys, at least one
   int64_t test_queries = 6;           // keys, or all if there are fewer
 };
+
+template <class Fields>
+void list_fields(Fields& field, RecallOptions& o) {
+  field("vocab", o.vocab, "tokens there are: four special ones, the rest content", at_least(6));
+  field("key_length", o.key_length, "tokens of a key", at_least(1));
+  field("value_length", o.value_length, "tokens of a value", at_least(1));
+  field("copies", o.copies, "occurrences of a key, each with a value of its own: 1 basic, 4 positional recall",
+        at_least(1));
+  field("train_query_fraction", o.train_query_fraction, "share of the keys asked for in training, at least one");
+  field("test_queries", o.test_queries, "keys asked for in a test, or all if there are fewer", at_least(1));
+}
 
 class RecallTask final : public Task {
  public:

@@ -4,10 +4,10 @@
 
 #include "ovq/base/closest.h"
 #include "ovq/base/error.h"
+#include "ovq/base/json_fields.h"
 #include "ovq/tasks/icl.h"
 #include "ovq/tasks/mixture.h"
 #include "ovq/tasks/mqar.h"
-#include "ovq/tasks/option_reader.h"
 #include "ovq/tasks/recall.h"
 #include "ovq/tasks/text.h"
 
@@ -93,71 +93,34 @@ Preset text_preset(Scale scale) {
           .evaluations = {{.length = test_length}}};
 }
 
-std::unique_ptr<Task> make_recall(const std::string& name, const json& options) {
-  RecallOptions o;
-  OptionReader(name, options)
-      .read("vocab", o.vocab)
-      .read("key_length", o.key_length)
-      .read("value_length", o.value_length)
-      .read("copies", o.copies)
-      .read("train_query_fraction", o.train_query_fraction)
-      .read("test_queries", o.test_queries)
-      .check_unknown();
-  return std::make_unique<RecallTask>(o);
+template <class TaskType, class Options>
+std::unique_ptr<Task> make(const std::string& name, const json& options) {
+  Options o;
+  FieldReader reader(options, {.op = name, .kind = "option", .demand = "expected", .check_ranges = false});
+  list_fields(reader, o);
+  reader.finish();
+  return std::make_unique<TaskType>(o);
 }
 
-std::unique_ptr<Task> make_icl(const std::string& name, const json& options) {
-  IclOptions o;
-  OptionReader(name, options)
-      .read("vocab", o.vocab)
-      .read("functions", o.functions)
-      .read("function_tokens", o.function_tokens)
-      .read("tokens", o.tokens)
-      .read("a_min", o.a_min)
-      .read("a_max", o.a_max)
-      .read("b_min", o.b_min)
-      .read("b_max", o.b_max)
-      .read("x_max", o.x_max)
-      .check_unknown();
-  return std::make_unique<IclTask>(o);
-}
-
-std::unique_ptr<Task> make_mqar(const std::string& name, const json& options) {
-  MqarOptions o;
-  OptionReader(name, options)
-      .read("vocab", o.vocab)
-      .read("pairs", o.pairs)
-      .read("alpha", o.alpha)
-      .read("random_filler", o.random_filler)
-      .check_unknown();
-  return std::make_unique<MqarTask>(o);
-}
-
-std::unique_ptr<Task> make_text(const std::string& name, const json& options) {
-  TextOptions o;
-  OptionReader(name, options)
-      .read("train", o.train)
-      .read("test", o.test)
-      .read("tokenizer", o.tokenizer)
-      .read("min_document", o.min_document)
-      .read("bin", o.bin)
-      .check_unknown();
-  return std::make_unique<TextTask>(o);
+template <class Options>
+json describe() {
+  return describe_fields(Options());
 }
 
 struct Entry {
   const char* name;
   Preset (*preset)(Scale scale);
   std::unique_ptr<Task> (*make)(const std::string& name, const json& options);
+  json (*describe)();
   Metric metric = Metric::accuracy;
 };
 
 constexpr Entry kEntries[] = {
-    {"recall", recall_preset, make_recall},
-    {"positional-recall", positional_recall_preset, make_recall},
-    {"icl", icl_preset, make_icl},
-    {"mqar", mqar_preset, make_mqar},
-    {"text", text_preset, make_text, Metric::cross_entropy},
+    {"recall", recall_preset, make<RecallTask, RecallOptions>, describe<RecallOptions>},
+    {"positional-recall", positional_recall_preset, make<RecallTask, RecallOptions>, describe<RecallOptions>},
+    {"icl", icl_preset, make<IclTask, IclOptions>, describe<IclOptions>},
+    {"mqar", mqar_preset, make<MqarTask, MqarOptions>, describe<MqarOptions>},
+    {"text", text_preset, make<TextTask, TextOptions>, describe<TextOptions>, Metric::cross_entropy},
 };
 
 const Entry& entry(const std::string& name) {
@@ -184,6 +147,8 @@ Preset preset(const std::string& task, const std::string& scale) {
   check(at != names.end(), task.c_str(), unknown_name("scale", scale, names));
   return found.preset(static_cast<Scale>(at - names.begin()));
 }
+
+json describe_task(const std::string& task) { return entry(task).describe(); }
 
 Metric metric_of(const std::string& task) { return entry(task).metric; }
 

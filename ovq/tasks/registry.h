@@ -33,6 +33,9 @@ Preset preset(const std::string& task, const std::string& scale);
 // rest.
 nlohmann::json task_options(const std::string& task, const nlohmann::json& options);
 
+// The options of a task, as FieldDescriber (base/json_fields.h) has them.
+nlohmann::json describe_task(const std::string& task);
+
 // What a task is scored by, known by its name alone.
 Metric metric_of(const std::string& task);
 

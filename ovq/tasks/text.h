@@ -13,6 +13,7 @@
 #include <mutex>
 #include <optional>
 
+#include "ovq/base/fields.h"
 #include "ovq/tasks/corpus.h"
 #include "ovq/tasks/task.h"
 #include "ovq/tasks/tokenizer.h"
@@ -25,6 +26,15 @@ struct TextOptions {
   int64_t min_document = 0;         // tokens
   int64_t bin = 64;                 // positions in a group
 };
+
+template <class Fields>
+void list_fields(Fields& field, TextOptions& o) {
+  field("train", o.train, "file or folder of text to train on");
+  field("test", o.test, "file or folder of text to test on");
+  field("tokenizer", o.tokenizer, "bytes, or the path of a SentencePiece model");
+  field("min_document", o.min_document, "tokens a document must have to be used", at_least(0));
+  field("bin", o.bin, "positions that the loss is averaged over", at_least(1));
+}
 
 class TextTask final : public Task {
  public:

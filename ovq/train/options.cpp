@@ -11,29 +11,6 @@
 namespace ovq::train {
 namespace {
 
-template <class Visitor>
-void visit(Visitor& field, RunOptions& o) {
-  field("tokens_per_step", o.tokens_per_step, 0);
-  field("steps", o.steps, 0);
-  field("accumulate", o.accumulate, 1);
-  field("learning_rate", o.learning_rate);
-  field("min_learning_rate", o.min_learning_rate);
-  field("warmup", o.warmup, 0);
-  field("beta1", o.adamw.beta1);
-  field("beta2", o.adamw.beta2);
-  field("eps", o.adamw.eps);
-  field("weight_decay", o.adamw.weight_decay);
-  field("clip", o.clip);
-  auto seed = static_cast<int64_t>(o.seed);
-  field("seed", seed, 0);
-  o.seed = static_cast<uint64_t>(seed);
-  field("eval_every", o.eval_every, 0);
-  field("eval_rows", o.eval_rows, 1);
-  field("target", o.target);
-  field("checkpoint_every", o.checkpoint_every, 1);
-  field("keep", o.keep, 1);
-}
-
 // A pattern at this scale, or a preset by its full name.
 std::string preset_of(const RunOptions& options) {
   if (options.model.find('/') != std::string::npos) return options.model;
@@ -108,34 +85,19 @@ void check_dictionary(const RunOptions& options, const models::ModelConfig& conf
 }  // namespace
 
 json to_json(const RunOptions& options) {
-  json object = {{"task", options.task},
-                 {"model", options.model},
-                 {"scale", options.scale},
-                 {"task_options", options.task_options},
-                 {"model_options", options.model_options},
-                 {"lengths", options.lengths}};
+  json object = {
+      {"task_options", options.task_options}, {"model_options", options.model_options}, {"lengths", options.lengths}};
   if (!options.eval_keep.empty()) object["eval_keep"] = options.eval_keep;
   if (!options.phases.empty()) object["phases"] = to_json(options.phases);
   if (!options.init_from.path.empty())
     object["init_from"] = {{"path", options.init_from.path}, {"sha256", options.init_from.sha256}};
-  RunOptions copy = options;
-  FieldWriter writer(object);
-  visit(writer, copy);
+  object.update(fields_to_json(options));
   return object;
 }
 
 RunOptions run_options_from_json(const json& object, const RunOptions& defaults) {
   RunOptions options = defaults;
   FieldReader reader(object, "");
-  const auto text = [&](const char* name, std::string& value) {
-    const json* field = reader.find(name);
-    if (field == nullptr) return;
-    if (!field->is_string()) reader.fail(name, *field, "a name");
-    value = field->get<std::string>();
-  };
-  text("task", options.task);
-  text("model", options.model);
-  text("scale", options.scale);
   for (const auto& [name, value] :
        {std::pair{"task_options", &options.task_options}, {"model_options", &options.model_options}}) {
     const json* field = reader.find(name);
@@ -147,7 +109,7 @@ RunOptions run_options_from_json(const json& object, const RunOptions& defaults)
   if (const json* keeps = reader.find("eval_keep")) options.eval_keep = keeps_from_json(reader, *keeps);
   if (const json* phases = reader.find("phases")) options.phases = phases_from_json(*phases);
   if (const json* weights = reader.find("init_from")) options.init_from = init_from_json(reader, *weights);
-  visit(reader, options);
+  list_fields(reader, options);
   reader.finish();
   if (!options.phases.empty()) steps_of_phases(options);
   return options;

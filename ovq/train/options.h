@@ -18,16 +18,16 @@ using nlohmann::json;
 
 struct RunOptions {
   std::string task = "recall";
-  std::string model = "sw-ovq";  // a pattern, sized by `scale`, or the name of a preset
+  std::string model = "sw-ovq";
   std::string scale = "tiny";
   json task_options = json::object();   // over those of the scale
   json model_options = json::object();  // merged into the model's configuration (RFC 7396)
 
   std::vector<int64_t> lengths;  // of the training contexts; empty: those of the scale
-  int64_t tokens_per_step = 0;   // 0: those of the scale
-  int64_t steps = 0;             // 0: those of the phases or, without any, of the scale
+  int64_t tokens_per_step = 0;
+  int64_t steps = 0;
   int64_t accumulate = 1;
-  double learning_rate = 0;       // 0: the preset's
+  double learning_rate = 0;
   double min_learning_rate = -1;  // negative: the preset's
   int64_t warmup = 100;
   AdamWOptions adamw;
@@ -36,13 +36,38 @@ struct RunOptions {
   std::vector<Phase> phases;  // empty: one, of the run's own values
   InitialWeights init_from;
 
-  int64_t eval_every = 100;  // steps; 0: only at the end
+  int64_t eval_every = 100;
   int64_t eval_rows = 32;
   std::vector<double> eval_keep;  // also test with dictionaries that keep these shares of the longest length
-  double target = 0;  // stop once the test metric at the longest length of the last phase is this good; 0: never
+  double target = 0;
   int64_t checkpoint_every = 100;
-  int64_t keep = 2;  // checkpoints
+  int64_t keep = 2;
 };
+
+// Those that are one value each; the command line's flags have the same names.
+template <class Fields>
+void list_fields(Fields& field, RunOptions& o) {
+  field("task", o.task, "what to learn");
+  field("model", o.model, "a pattern of layers, sized by the scale, or a preset's full name");
+  field("scale", o.scale, "sizes of task and model");
+  field("steps", o.steps, "optimiser steps", or_zero(at_least(1), "those of the phases or the scale"));
+  field("tokens_per_step", o.tokens_per_step, "tokens of one step", or_zero(at_least(1), "those of the scale"));
+  field("accumulate", o.accumulate, "parts a step's batch is computed in", at_least(1));
+  field("learning_rate", o.learning_rate, "highest learning rate", or_zero(at_least(0), "the preset's"));
+  field("min_learning_rate", o.min_learning_rate, "where the cosine ends; negative: the preset's");
+  field("warmup", o.warmup, "steps until the highest rate", at_least(0));
+  field("beta1", o.adamw.beta1, "AdamW's decay of the mean");
+  field("beta2", o.adamw.beta2, "AdamW's decay of the square");
+  field("eps", o.adamw.eps, "AdamW's epsilon");
+  field("weight_decay", o.adamw.weight_decay, "AdamW's weight decay, of matrices");
+  field("clip", o.clip, "most norm of the gradients; 0: any");
+  field("seed", o.seed, "of weights and data");
+  field("eval_every", o.eval_every, "steps between tests", or_zero(at_least(1), "only at the end"));
+  field("eval_rows", o.eval_rows, "rows of a test", at_least(1));
+  field("target", o.target, "stop once the test metric at the longest length of the last phase is this good; 0: never");
+  field("checkpoint_every", o.checkpoint_every, "steps between checkpoints", at_least(1));
+  field("keep", o.keep, "checkpoints to keep", at_least(1));
+}
 
 json to_json(const RunOptions& options);
 // Over `defaults`. Errors name the option and what is allowed.

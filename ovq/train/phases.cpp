@@ -13,7 +13,7 @@ using nlohmann::json;
 template <class Allowed>
 void read_number(FieldReader& reader, const char* name, double& value, const char* expected, Allowed allowed) {
   double found = NAN;
-  reader(name, found);
+  reader(name, found, "");
   if (std::isnan(found)) return;
   if (!allowed(found)) reader.fail(name, found, expected);
   value = found;
@@ -22,17 +22,17 @@ void read_number(FieldReader& reader, const char* name, double& value, const cha
 Phase phase_from_json(const json& object, const std::string& path) {
   FieldReader reader(object, path);
   Phase phase;
-  reader("steps", phase.steps, 1);
+  reader("steps", phase.steps, "", at_least(1));
   if (phase.steps == 0) reader.fail("steps", json(), "an integer of at least 1");
   read_lengths(reader, phase.lengths, 1);
   int64_t centroids = 0;
-  reader("centroids", centroids, 1);
+  reader("centroids", centroids, "", at_least(1));
   if (centroids > 0) phase.centroids = centroids;
   read_number(reader, "learning_rate", phase.learning_rate, "a positive number", [](double x) { return x > 0; });
   read_number(reader, "min_learning_rate", phase.min_learning_rate, "a number of at least 0",
               [](double x) { return x >= 0; });
-  reader("warmup", phase.warmup, 0);
-  reader("tokens_per_step", phase.tokens_per_step, 1);
+  reader("warmup", phase.warmup, "", at_least(0));
+  reader("tokens_per_step", phase.tokens_per_step, "", at_least(1));
   reader.finish();
   return phase;
 }

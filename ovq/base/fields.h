@@ -1,0 +1,138 @@
+// The fields of an options struct, listed once beside the struct:
+//
+//   template <class Fields>
+//   void list_fields(Fields& field, AttentionOptions& o) {
+//     field("window", o.window, "keys a query sees, its own included", or_zero(at_least(1), "all before it"));
+//   }
+//
+// A name, where the value lies (its type; a new struct holds the default), one line of text, and what is allowed. JSON
+// in and out, help texts, torch's schemas, Python's keywords and docstrings, and state files are visitors of such
+// lists. Values are int64_t, uint64_t, float, double, bool, std::string, enums, and std::optional<float>.
+#pragma once
+
+#include <array>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <optional>
+#include <sstream>
+#include <string>
+#include <string_view>
+#include <type_traits>
+
+#include "ovq/base/error.h"
+
+namespace ovq {
+
+// Beside an enum: constexpr auto enum_names(Growth) { return std::to_array<EnumName<Growth>>({{Growth::all, "all"}}); }
+template <class Enum>
+struct EnumName {
+  Enum value;
+  std::string_view name;
+};
+
+// "a, b or c"
+template <class Enum>
+std::string allowed_names(Enum any) {
+  std::string text;
+  const auto names = enum_names(any);
+  for (size_t i = 0; i < names.size(); ++i)
+    text += (i == 0 ? "" : i + 1 == names.size() ? " or " : ", ") + std::string(names[i].name);
+  return text;
+}
+
+template <class Enum>
+std::string_view name_of(Enum value) {
+  for (const auto& [candidate, name] : enum_names(value))
+    if (candidate == value) return name;
+  return {};
+}
+
+template <class Enum>
+std::optional<Enum> enum_named(std::string_view name) {
+  for (const auto& [value, candidate] : enum_names(Enum{}))
+    if (candidate == name) return value;
+  return std::nullopt;
+}
+
+// Which numbers a field takes. `zero`: what 0 means where it stands for something else than a number.
+struct Range {
+  double least = -std::numeric_limits<double>::infinity(), most = std::numeric_limits<double>::infinity();
+  bool open = false, open_above = false;  // `least`, or `most`, itself is not allowed
+  const char* zero = nullptr;
+
+  bool bounded_below() const { return std::isfinite(least); }
+  bool bounded_above() const { return std::isfinite(most); }
+  // NaN is in no range.
+  bool contains(double x) const {
+    const bool enough = open ? x > least : x >= least, few = open_above ? x < most : x <= most;
+    return (zero != nullptr && x == 0) || (enough && few);
+  }
+  // "at least 1", "positive", "in (0, 1]", "between 0 and 1", and after it ", or 0 for all"; empty: anything.
+  std::string text() const {
+    std::ostringstream text;
+    if (bounded_above() && open && open_above) {
+      text << "between " << least << " and " << most;
+    } else if (bounded_above()) {
+      text << "in " << (open ? "(" : "[") << least << ", " << most << "]";
+    } else if (open && least == 0) {
+      text << "positive";
+    } else if (bounded_below()) {
+      text << (open ? "above " : "at least ") << least;
+    }
+    if (zero != nullptr) text << ", or 0 for " << zero;
+    return text.str();
+  }
+};
+constexpr Range at_least(double least) { return {.least = least}; }
+constexpr Range above(double least) { return {.least = least, .open = true}; }
+constexpr Range within(double least, double most) { return {.least = least, .most = most}; }
+constexpr Range above_up_to(double least, double most) { return {.least = least, .most = most, .open = true}; }
+constexpr Range between(double low, double high) {
+  return {.least = low, .most = high, .open = true, .open_above = true};
+}
+constexpr Range or_zero(Range range, const char* meaning) {
+  range.zero = meaning;
+  return range;
+}
+
+template <class T>
+inline constexpr bool is_optional = false;
+template <class T>
+inline constexpr bool is_optional<std::optional<T>> = true;
+
+// A visitor that throws std::invalid_argument, "[op] chunk is 0; must be at least 1".
+class FieldChecker {
+ public:
+  explicit FieldChecker(const char* op) : op_(op) {}
+
+  template <class T>
+  void operator()(const char* name, const T& value, const char* /*text*/, const Range& range = {}) const {
+    if constexpr (std::is_enum_v<T>) {
+      check(!name_of(value).empty(), op_, name, " is ", static_cast<int64_t>(value), "; must be ",
+            allowed_names(value));
+    } else if constexpr (is_optional<T>) {
+      if (value) (*this)(name, *value, nullptr, range);
+    } else if constexpr (!std::is_same_v<T, bool> && std::is_arithmetic_v<T>) {
+      const bool free = !range.bounded_below() && !range.bounded_above();
+      if (!free)
+        check(range.contains(static_cast<double>(value)), op_, name, " is ", value, "; must be ", range.text());
+      if (std::is_floating_point_v<T>) {
+        check(std::isfinite(static_cast<double>(value)), op_, name, " is ", value, "; must be finite");
+      }
+    }
+  }
+
+ private:
+  const char* op_;
+};
+
+// Checks every field of `options` by itself; what must fit together is for the caller.
+template <class Options>
+void check_fields(const char* op, const Options& options) {
+  FieldChecker checker(op);
+  Options copy = options;
+  list_fields(checker, copy);
+}
+
+}  // namespace ovq
