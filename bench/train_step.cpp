@@ -8,6 +8,7 @@
 #include "bench/timing.h"
 #include "ovq/models/language_model.h"
 #include "ovq/models/presets.h"
+#include "ovq/ops/backend.h"
 #include "ovq/train/adamw.h"
 
 namespace ovq::bench {
@@ -45,13 +46,6 @@ struct Step {
   Tensor tokens;
 };
 
-class PlainMixers {
- public:
-  PlainMixers() { setenv("OVQ_FORCE_REFERENCE", "1", 1); }
-  PlainMixers(const PlainMixers&) = delete;
-  ~PlainMixers() { unsetenv("OVQ_FORCE_REFERENCE"); }
-};
-
 }  // namespace
 
 std::vector<TrainStepCase> run_train_step(const TrainStepOptions& options) {
@@ -66,7 +60,7 @@ std::vector<TrainStepCase> run_train_step(const TrainStepOptions& options) {
     const double fused_loss = fused.run();
     double plain_loss = 0;
     {
-      const PlainMixers forced;
+      const ops::BackendScope scope(ops::Backend::composed);
       plain_loss = plain.run();
     }
     if (!(std::abs(fused_loss - plain_loss) <= 1e-4 * std::abs(plain_loss)))
@@ -77,7 +71,7 @@ std::vector<TrainStepCase> run_train_step(const TrainStepOptions& options) {
     for (int round = 0; round < options.rounds; ++round) {
       result.fused = std::min(result.fused, time_once([&] { fused.run(); }));
       {
-        const PlainMixers forced;
+        const ops::BackendScope scope(ops::Backend::composed);
         result.plain = std::min(result.plain, time_once([&] { plain.run(); }));
       }
       result.without = std::min(result.without, time_once([&] { without.run(); }));

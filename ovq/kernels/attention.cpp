@@ -13,13 +13,6 @@ namespace {
 
 using namespace detail;
 
-// The checked sequences of a call.
-std::vector<Sequence> check_attention(const char* op, const AttentionInputs& in) {
-  check_inputs(op, in.q, in.k, in.v, in.beta);
-  check_attention_span(op, in.q.time, in.k.time, in.window, in.query_offset, !in.cu_seqlens.empty());
-  return check_sequences(op, in.q.batch, in.q.time, in.cu_seqlens);
-}
-
 template <class T>
 Rows<T> head_rows(const View<T>& view, const Sequence& sequence, int64_t head) {
   return {view.row(sequence.batch, sequence.first, head), view.time_stride, view.head_stride};
@@ -137,11 +130,28 @@ void backward_head(const AttentionInputs& in, const AttentionSaved& saved, const
 
 }  // namespace
 
+AttentionPlan plan_attention(const char* op, const AttentionInputs& in) {
+  check_inputs(op, in.q, in.k, in.v, in.beta);
+  const int64_t queries = in.q.time, keys = in.k.time;
+  check(in.window >= 0, op, "window is ", in.window, "; must be at least 0 (0: none)");
+  check(in.query_offset >= 0, op, "query_offset is ", in.query_offset, "; must be at least 0");
+  check(in.query_offset <= keys - queries, op, "query_offset is ", in.query_offset, " with ", queries,
+        " queries; must be at most ", keys - queries, ", as k has time ", keys);
+  check(in.cu_seqlens.empty() || keys == queries, op, "k has time ", keys, "; packed sequences need q's time ",
+        queries);
+  return {check_sequences(op, in.q.batch, queries, in.cu_seqlens)};
+}
+
 void attention_forward(const AttentionInputs& in, const AttentionOutputs& out) {
   constexpr const char* op = "attention";
-  const std::vector<Sequence> sequences = check_attention(op, in);
+  const AttentionPlan plan = plan_attention(op, in);
   check_shape(op, "o", out.o, in.q.batch, in.q.time, in.q.heads, in.v.dim);
   check_shape(op, "lse", out.lse, in.q.batch, in.q.time, in.q.heads, 1, true);
+  attention_forward(plan, in, out);
+}
+
+void attention_forward(const AttentionPlan& plan, const AttentionInputs& in, const AttentionOutputs& out) {
+  const std::vector<Sequence>& sequences = plan.sequences;
   for_each_head(sequences, in.k.heads, [&](size_t sequence, int64_t kv_head, HeadMemory& memory) {
     forward_head(in, out, sequences[sequence], kv_head, memory);
   });
@@ -150,7 +160,7 @@ void attention_forward(const AttentionInputs& in, const AttentionOutputs& out) {
 void attention_backward(const AttentionInputs& in, const AttentionSaved& saved, View<const float> d_o,
                         const AttentionGradients& gradients) {
   constexpr const char* op = "attention_backward";
-  const std::vector<Sequence> sequences = check_attention(op, in);
+  const AttentionPlan plan = plan_attention(op, in);
   const View<const float>&q = in.q, &k = in.k, &v = in.v;
   check_shape(op, "o", saved.o, q.batch, q.time, q.heads, v.dim);
   check_shape(op, "lse", saved.lse, q.batch, q.time, q.heads, 1);
@@ -160,7 +170,13 @@ void attention_backward(const AttentionInputs& in, const AttentionSaved& saved, 
   check_shape(op, "d_v", gradients.d_v, v.batch, v.time, v.heads, v.dim);
   check(gradients.d_beta.size() == in.beta.size(), op, "d_beta has ", gradients.d_beta.size(), " elements; must be ",
         in.beta.size());
+  attention_backward(plan, in, saved, d_o, gradients);
+}
 
+void attention_backward(const AttentionPlan& plan, const AttentionInputs& in, const AttentionSaved& saved,
+                        View<const float> d_o, const AttentionGradients& gradients) {
+  const std::vector<Sequence>& sequences = plan.sequences;
+  const View<const float>&q = in.q, &k = in.k;
   const int64_t group = q.heads / k.heads;
   std::vector<double> d_beta(sequences.size() * q.heads, 0.0);
   for_each_head(sequences, k.heads, [&](size_t sequence, int64_t kv_head, HeadMemory& memory) {

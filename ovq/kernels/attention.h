@@ -8,7 +8,9 @@
 
 #include <cstdint>
 #include <span>
+#include <vector>
 
+#include "ovq/kernels/sequences.h"
 #include "ovq/kernels/view.h"
 
 namespace ovq::kernels {
@@ -39,10 +41,22 @@ struct AttentionGradients {
   std::span<float> d_beta;    // [Hq]; overwritten
 };
 
+// A call whose inputs have been checked; forward and backward of the same call share one.
+struct AttentionPlan {
+  std::vector<Sequence> sequences;
+};
+
+// Throws std::invalid_argument naming `op` and the argument.
+AttentionPlan plan_attention(const char* op, const AttentionInputs& inputs);
+
 void attention_forward(const AttentionInputs& inputs, const AttentionOutputs& outputs);
+// The same for who has a plan already: nothing is checked again.
+void attention_forward(const AttentionPlan& plan, const AttentionInputs& inputs, const AttentionOutputs& outputs);
 
 // Gradients of sum(o * d_o).
 void attention_backward(const AttentionInputs& inputs, const AttentionSaved& saved, View<const float> d_o,
                         const AttentionGradients& gradients);
+void attention_backward(const AttentionPlan& plan, const AttentionInputs& inputs, const AttentionSaved& saved,
+                        View<const float> d_o, const AttentionGradients& gradients);
 
 }  // namespace ovq::kernels

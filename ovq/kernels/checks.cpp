@@ -53,15 +53,6 @@ void check_inputs(const char* op, const View<const float>& q, const View<const f
   }
 }
 
-void check_attention_span(const char* op, int64_t queries, int64_t keys, int64_t window, int64_t query_offset,
-                          bool packed) {
-  check(window >= 0, op, "window is ", window, "; must be at least 0 (0: none)");
-  check(query_offset >= 0, op, "query_offset is ", query_offset, "; must be at least 0");
-  check(query_offset <= keys - queries, op, "query_offset is ", query_offset, " with ", queries,
-        " queries; must be at most ", keys - queries, ", as k has time ", keys);
-  check(!packed || keys == queries, op, "k has time ", keys, "; packed sequences need q's time ", queries);
-}
-
 void check_weights(const char* op, const View<const float>& weights) {
   for (int64_t b = 0; b < weights.batch; ++b) {
     for (int64_t t = 0; t < weights.time; ++t) {

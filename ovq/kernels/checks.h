@@ -7,24 +7,14 @@
 
 #include "ovq/base/error.h"
 #include "ovq/kernels/ovq_options.h"
+#include "ovq/kernels/sequences.h"
 #include "ovq/kernels/view.h"
 
 namespace ovq::kernels {
 
-// A run of tokens of one batch entry: a whole entry, or one packed sequence.
-struct Sequence {
-  int64_t batch = 0, first = 0, length = 0;
-};
-
-std::vector<Sequence> check_sequences(const char* op, int64_t batch, int64_t time, std::span<const int64_t> cu_seqlens);
-
 // q [B, Tq, Hq, dk], k [B, Tk, Hkv, dk], v [B, Tk, Hkv, dv], beta [Hq]
 void check_inputs(const char* op, const View<const float>& q, const View<const float>& k, const View<const float>& v,
                   std::span<const float> beta);
-
-// The queries' place among the keys of causal attention.
-void check_attention_span(const char* op, int64_t queries, int64_t keys, int64_t window, int64_t query_offset,
-                          bool packed);
 
 void check_options(const char* op, const OvqOptions& options, int64_t key_dim);
 

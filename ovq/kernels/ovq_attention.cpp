@@ -98,30 +98,30 @@ void forward_head(const OvqInputs& in, const OvqOutputs& out, const OvqSequence&
 }  // namespace
 
 int64_t ovq_assignment_count(const OvqInputs& inputs, std::span<const OvqState> states) {
-  int64_t count = 0;
-  for (const OvqSequence& sequence : check_ovq(kForward, inputs, states)) {
-    count += (sequence.pending + sequence.tokens.length) * inputs.k.heads;
-  }
-  return count;
+  return plan_ovq_attention(kForward, inputs, info_of(states)).assignments;
 }
 
 void ovq_attention_forward(const OvqInputs& in, const OvqOutputs& out, std::span<OvqState> states,
                            std::span<const int32_t> forced) {
-  const std::vector<OvqSequence> sequences = check_ovq(kForward, in, states);
-  const int64_t assignments = ovq_assignment_count(in, states);
+  const OvqPlan plan = plan_ovq_attention(kForward, in, info_of(states));
   check_shape(kForward, "o", out.o, in.q.batch, in.q.time, in.q.heads, in.v.dim);
   check_shape(kForward, "lse", out.lse, in.q.batch, in.q.time, in.q.heads, 1, true);
-  check(out.assignments.empty() || static_cast<int64_t>(out.assignments.size()) == assignments, kForward,
-        "assignments has ", out.assignments.size(), " elements; must be ", assignments);
-  check(forced.empty() || static_cast<int64_t>(forced.size()) == assignments, kForward, "forced assignments has ",
-        forced.size(), " elements; must be ", assignments);
-  int64_t longest = 0;
-  for (const OvqSequence& sequence : sequences) {
-    longest = std::max(longest, sequence.tokens.length);
+  check(out.assignments.empty() || static_cast<int64_t>(out.assignments.size()) == plan.assignments, kForward,
+        "assignments has ", out.assignments.size(), " elements; must be ", plan.assignments);
+  check(forced.empty() || static_cast<int64_t>(forced.size()) == plan.assignments, kForward, "forced assignments has ",
+        forced.size(), " elements; must be ", plan.assignments);
+  for (const OvqSequence& sequence : plan.sequences) {
     for (int64_t head = 0; head < in.k.heads && !forced.empty(); ++head)
       check_assignments(kForward, in, sequence, head, forced);
   }
+  ovq_attention_forward(plan, in, out, states, forced);
+}
 
+void ovq_attention_forward(const OvqPlan& plan, const OvqInputs& in, const OvqOutputs& out, std::span<OvqState> states,
+                           std::span<const int32_t> forced) {
+  const std::vector<OvqSequence>& sequences = plan.sequences;
+  int64_t longest = 0;
+  for (const OvqSequence& sequence : sequences) longest = std::max(longest, sequence.tokens.length);
   const std::shared_ptr<const RotaryTable> rotary = make_rotary(in, sequences);
   const int64_t tasks = static_cast<int64_t>(sequences.size()) * in.k.heads;
   const int threads = max_threads();

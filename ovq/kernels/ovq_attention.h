@@ -14,9 +14,11 @@
 #include <cstdint>
 #include <limits>
 #include <span>
+#include <vector>
 
 #include "ovq/kernels/ovq_options.h"
 #include "ovq/kernels/ovq_state.h"
+#include "ovq/kernels/sequences.h"
 #include "ovq/kernels/view.h"
 
 namespace ovq::kernels {
@@ -31,6 +33,34 @@ struct OvqInputs {
   // Packed sequences: B = 1 and sequence s holds the tokens cu_seqlens[s] ... cu_seqlens[s + 1] - 1. Empty: not packed.
   std::span<const int64_t> cu_seqlens;
 };
+
+// What a call needs to know of a state that it continues.
+struct OvqStateInfo {
+  OvqShape shape;
+  OvqOptions options;
+  int64_t position = 0, size = 0;
+};
+
+// A checked sequence of a call, with what its state brings along.
+struct OvqSequence {
+  Sequence tokens;
+  int64_t state = -1;              // index among the states; -1: none
+  int64_t position = 0, size = 0;  // before the call
+  int64_t pending = 0;
+  int64_t assignments = 0;  // offset of its [pending + length, Hkv] assignments
+
+  // Row of the assignments that belongs to a position in the sequence.
+  int64_t assignment_row(int64_t token) const { return token - (position - pending); }
+};
+
+// A call whose inputs and states have been checked. It holds no data: forward and backward of the same call share one.
+struct OvqPlan {
+  std::vector<OvqSequence> sequences;
+  int64_t assignments = 0;  // elements of the assignments
+};
+
+// Throws std::invalid_argument naming `op` and the argument.
+OvqPlan plan_ovq_attention(const char* op, const OvqInputs& inputs, std::span<const OvqStateInfo> states = {});
 
 // Which centroid each token went to, for a sequence's pending tokens (of the incoming state) followed by its new ones:
 // [B, pending + T, Hkv], or for packed sequences one such block [pending_s + T_s, Hkv] after another.
@@ -53,6 +83,9 @@ struct OvqOutputs {
 // `forced` replaces the choice of centroids by given assignments.
 void ovq_attention_forward(const OvqInputs& inputs, const OvqOutputs& outputs, std::span<OvqState> states = {},
                            std::span<const int32_t> forced = {});
+// The same for who has a plan of these inputs and states already: nothing is checked again.
+void ovq_attention_forward(const OvqPlan& plan, const OvqInputs& inputs, const OvqOutputs& outputs,
+                           std::span<OvqState> states, std::span<const int32_t> forced = {});
 
 // Gradients with respect to one state: [B, n, Hkv, dk], [B, n, Hkv, dv], [B, pending, Hkv, dk], [B, pending, Hkv, dv];
 // with weights also [B, n, Hkv, 1] and [B, pending, Hkv, 1]. A view without data counts as zero, or is not wanted.
@@ -85,5 +118,8 @@ struct OvqGradients {
 
 void ovq_attention_backward(const OvqInputs& inputs, const OvqSaved& saved, const OvqOutputGradients& output_gradients,
                             const OvqGradients& gradients);
+// The same with the plan of the forward: nothing is checked again, so everything must be of that call.
+void ovq_attention_backward(const OvqPlan& plan, const OvqInputs& inputs, const OvqSaved& saved,
+                            const OvqOutputGradients& output_gradients, const OvqGradients& gradients);
 
 }  // namespace ovq::kernels

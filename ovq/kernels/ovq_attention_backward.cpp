@@ -307,16 +307,15 @@ void check_state_gradients(const char* name, std::span<const OvqStateGradients<T
 
 void ovq_attention_backward(const OvqInputs& in, const OvqSaved& saved, const OvqOutputGradients& outer,
                             const OvqGradients& gradients) {
-  const std::vector<OvqSequence> sequences = check_ovq(kBackward, in, saved.initial);
-  const int64_t assignments = ovq_assignment_count(in, saved.initial);
+  const OvqPlan plan = plan_ovq_attention(kBackward, in, info_of(saved.initial));
   check_shape(kBackward, "o", saved.o, in.q.batch, in.q.time, in.q.heads, in.v.dim);
   check_shape(kBackward, "lse", saved.lse, in.q.batch, in.q.time, in.q.heads, 1);
   check_shape(kBackward, "d_o", outer.d_o, in.q.batch, in.q.time, in.q.heads, in.v.dim);
   check_shape(kBackward, "d_q", gradients.d_q, in.q.batch, in.q.time, in.q.heads, in.q.dim);
   check_shape(kBackward, "d_k", gradients.d_k, in.k.batch, in.k.time, in.k.heads, in.k.dim);
   check_shape(kBackward, "d_v", gradients.d_v, in.v.batch, in.v.time, in.v.heads, in.v.dim);
-  check(static_cast<int64_t>(saved.assignments.size()) == assignments, kBackward, "assignments has ",
-        saved.assignments.size(), " elements; must be ", assignments);
+  check(static_cast<int64_t>(saved.assignments.size()) == plan.assignments, kBackward, "assignments has ",
+        saved.assignments.size(), " elements; must be ", plan.assignments);
   check(gradients.d_beta.size() == in.beta.size(), kBackward, "d_beta has ", gradients.d_beta.size(),
         " elements; must be ", in.beta.size());
   if (in.options.weighted) {
@@ -324,11 +323,16 @@ void ovq_attention_backward(const OvqInputs& in, const OvqSaved& saved, const Ov
   }
   check_state_gradients("d_final", outer.d_final, in, saved.initial, true);
   check_state_gradients("d_initial", gradients.d_initial, in, saved.initial, false);
-  for (const OvqSequence& sequence : sequences) {
+  for (const OvqSequence& sequence : plan.sequences) {
     for (int64_t head = 0; head < in.k.heads; ++head)
       check_assignments(kBackward, in, sequence, head, saved.assignments);
   }
+  ovq_attention_backward(plan, in, saved, outer, gradients);
+}
 
+void ovq_attention_backward(const OvqPlan& plan, const OvqInputs& in, const OvqSaved& saved,
+                            const OvqOutputGradients& outer, const OvqGradients& gradients) {
+  const std::vector<OvqSequence>& sequences = plan.sequences;
   const std::shared_ptr<const RotaryTable> rotary = make_rotary(in, sequences);
   const BackwardCall call = {in, saved, outer, gradients, rotary.get()};
   const int64_t heads = in.k.heads, group = in.q.heads / heads;

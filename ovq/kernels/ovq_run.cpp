@@ -5,9 +5,9 @@
 #include <cstring>
 #include <limits>
 
-namespace ovq::kernels::detail {
+namespace ovq::kernels {
 
-std::vector<OvqSequence> check_ovq(const char* op, const OvqInputs& in, std::span<const OvqState> states) {
+OvqPlan plan_ovq_attention(const char* op, const OvqInputs& in, std::span<const OvqStateInfo> states) {
   check_inputs(op, in.q, in.k, in.v, in.beta);
   check(in.k.time == in.q.time, op, "k has time ", in.k.time, "; must equal q's ", in.q.time);
   check_options(op, in.options, in.q.dim);
@@ -24,36 +24,43 @@ std::vector<OvqSequence> check_ovq(const char* op, const OvqInputs& in, std::spa
         " elements; must be ", expected, packed ? ", one per packed sequence" : ", for the whole batch");
   const OvqShape shape = {packed ? 1 : in.q.batch, in.k.heads, in.k.dim, in.v.dim};
   for (size_t i = 0; i < states.size(); ++i) {
-    const OvqShape& has = states[i].shape();
+    const OvqShape& has = states[i].shape;
     check(has == shape, op, "states[", i, "] is for batch ", has.batch, ", ", has.kv_heads, " kv heads, key dim ",
           has.key_dim, ", value dim ", has.value_dim, "; must be ", shape.batch, ", ", shape.kv_heads, ", ",
           shape.key_dim, ", ", shape.value_dim);
-    OvqOptions made_with = states[i].options();
+    OvqOptions made_with = states[i].options;
     check(made_with.weighted == in.options.weighted, op, "states[", i, "] was made ",
           made_with.weighted ? "with weights; weights are missing" : "without weights; weights are given");
     made_with.centroids = in.options.centroids;
     check(made_with == in.options, op, "states[", i, "] was made with other options; only centroids may change");
   }
 
-  std::vector<OvqSequence> sequences;
-  int64_t assignments = 0;
+  OvqPlan plan;
   for (size_t i = 0; i < tokens.size(); ++i) {
     OvqSequence sequence;
     sequence.tokens = tokens[i];
     if (!states.empty()) {
       sequence.state = packed ? static_cast<int64_t>(i) : 0;
-      const OvqState& state = states[sequence.state];
-      sequence.position = state.position();
-      sequence.size = state.size();
-      sequence.pending = state.pending();
+      const OvqStateInfo& state = states[sequence.state];
+      sequence.position = state.position;
+      sequence.size = state.size;
+      sequence.pending = pending_tokens(state.options, state.position);
     }
     check(sequence.position <= std::numeric_limits<int32_t>::max() - tokens[i].length, op, "q has time ",
           tokens[i].length, " after position ", sequence.position, "; a sequence must stay below 2^31 tokens");
-    sequence.assignments = assignments;
-    assignments += (sequence.pending + tokens[i].length) * in.k.heads;
-    sequences.push_back(sequence);
+    sequence.assignments = plan.assignments;
+    plan.assignments += (sequence.pending + tokens[i].length) * in.k.heads;
+    plan.sequences.push_back(sequence);
   }
-  return sequences;
+  return plan;
+}
+
+namespace detail {
+
+std::vector<OvqStateInfo> info_of(std::span<const OvqState> states) {
+  std::vector<OvqStateInfo> info;
+  for (const OvqState& state : states) info.push_back({state.shape(), state.options(), state.position(), state.size()});
+  return info;
 }
 
 void check_assignments(const char* op, const OvqInputs& in, const OvqSequence& sequence, int64_t kv_head,
@@ -195,4 +202,5 @@ void OvqRun::unwrite(const ChunkWrite& write, const DictionaryGradient& gradient
   unwrite_chunk(dictionary_, write, gradient, log, scratch);
 }
 
-}  // namespace ovq::kernels::detail
+}  // namespace detail
+}  // namespace ovq::kernels

@@ -16,19 +16,7 @@
 
 namespace ovq::kernels::detail {
 
-// A checked sequence of a call, with what its state brings along.
-struct OvqSequence {
-  Sequence tokens;
-  int64_t state = -1;              // index among the states; -1: none
-  int64_t position = 0, size = 0;  // before the call
-  int64_t pending = 0;
-  int64_t assignments = 0;  // offset of its [pending + length, Hkv] assignments
-
-  // Row of the assignments that belongs to a position in the sequence.
-  int64_t assignment_row(int64_t token) const { return token - (position - pending); }
-};
-
-std::vector<OvqSequence> check_ovq(const char* op, const OvqInputs& inputs, std::span<const OvqState> states);
+std::vector<OvqStateInfo> info_of(std::span<const OvqState> states);
 
 // Assignments must be ones that a run could have made: founders number the new centroids by position, the others join a
 // centroid that is there.

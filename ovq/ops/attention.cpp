@@ -5,7 +5,6 @@
 #include <vector>
 
 #include "ovq/kernels/attention.h"
-#include "ovq/kernels/checks.h"
 #include "ovq/ops/inputs.h"
 #include "ovq/ops/outputs.h"
 #include "ovq/ops/plain_attention.h"
@@ -18,31 +17,36 @@ using at::Tensor;
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
+// What forward tells backward, besides tensors.
+struct AttentionCall : torch::CustomClassHolder {
+  int64_t window = 0, query_offset = 0;
+  std::vector<int64_t> cu_seqlens;
+  kernels::AttentionPlan plan;
+};
+using AttentionCallPtr = c10::intrusive_ptr<AttentionCall>;
+
 kernels::AttentionInputs kernel_inputs(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& beta,
-                                       int64_t window, int64_t query_offset, const std::vector<int64_t>& cu_seqlens) {
+                                       const AttentionCall& call) {
   return {.q = view_of(q),
           .k = view_of(k),
           .v = view_of(v),
           .beta = span_of(beta),
-          .window = window,
-          .query_offset = query_offset,
-          .cu_seqlens = cu_seqlens};
+          .window = call.window,
+          .query_offset = call.query_offset,
+          .cu_seqlens = call.cu_seqlens};
 }
 
 class FusedAttention : public torch::autograd::Function<FusedAttention> {
  public:
   static Tensor forward(AutogradContext* context, const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& beta,
-                        int64_t window, int64_t query_offset, const std::vector<int64_t>& cu_seqlens) {
+                        const AttentionCallPtr& call) {
     RECORD_USER_SCOPE("ovq::attention_forward");
     use_torch_threads();
     const Tensor o = empty_output({q.size(0), q.size(1), q.size(2), v.size(3)});
     const Tensor lse = at::empty({q.size(0), q.size(1), q.size(2), 1}, q.options());
-    kernels::attention_forward(kernel_inputs(q, k, v, beta, window, query_offset, cu_seqlens),
-                               {.o = view_of(o), .lse = view_of(lse)});
+    kernels::attention_forward(call->plan, kernel_inputs(q, k, v, beta, *call), {.o = view_of(o), .lse = view_of(lse)});
     context->save_for_backward({q, k, v, beta, o, lse});
-    context->saved_data["window"] = window;
-    context->saved_data["query_offset"] = query_offset;
-    context->saved_data["cu_seqlens"] = cu_seqlens;
+    context->saved_data["call"] = c10::IValue::make_capsule(call);
     return o;
   }
 
@@ -51,31 +55,41 @@ class FusedAttention : public torch::autograd::Function<FusedAttention> {
     use_torch_threads();
     const variable_list saved = context->get_saved_variables();
     const Tensor &q = saved[0], &k = saved[1], &v = saved[2], &beta = saved[3], &o = saved[4], &lse = saved[5];
-    const std::vector<int64_t> cu_seqlens = context->saved_data["cu_seqlens"].toIntVector();
+    const auto capsule = context->saved_data["call"].toCapsule();
+    const AttentionCall& call = static_cast<const AttentionCall&>(*capsule);
     const Tensor d_o = with_contiguous_rows(gradients[0]);
     const Tensor d_q = empty_output(q.sizes()), d_k = empty_output(k.sizes()), d_v = empty_output(v.sizes());
     const Tensor d_beta = empty_output(beta.sizes());
     kernels::attention_backward(
-        kernel_inputs(q, k, v, beta, context->saved_data["window"].toInt(), context->saved_data["query_offset"].toInt(),
-                      cu_seqlens),
-        {.o = view_of(o), .lse = view_of(lse)}, view_of(d_o),
+        call.plan, kernel_inputs(q, k, v, beta, call), {.o = view_of(o), .lse = view_of(lse)}, view_of(d_o),
         {.d_q = view_of(d_q), .d_k = view_of(d_k), .d_v = view_of(d_v), .d_beta = span_of(d_beta)});
-    return once_differentiable("attention", {d_q, d_k, d_v, d_beta, Tensor(), Tensor(), Tensor()});
+    return once_differentiable("attention", {d_q, d_k, d_v, d_beta, Tensor()});
   }
 };
 
 }  // namespace
 
 Tensor attention(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& beta, int64_t window,
-                 int64_t query_offset, const c10::optional<Tensor>& cu_seqlens) {
+                 int64_t query_offset, const c10::optional<Tensor>& cu_seqlens, Backend backend) {
   constexpr const char* op = "attention";
-  const Inputs in = make_inputs(op, q, k, v, beta, cu_seqlens);
-  kernels::check_attention_span(op, in.q.size(1), in.k.size(1), window, query_offset, !in.cu_seqlens.empty());
+  const Inputs in = make_inputs(op, q, k, v, beta, cu_seqlens, {}, backend);
+  const AttentionCallPtr call = c10::make_intrusive<AttentionCall>();
+  call->window = window;
+  call->query_offset = query_offset;
+  call->cu_seqlens = in.cu_seqlens;
+  const Tensor beta_values = plan_beta(in);
+  call->plan = kernels::plan_attention(op, {.q = plan_view(in, in.q),
+                                            .k = plan_view(in, in.k),
+                                            .v = plan_view(in, in.v),
+                                            .beta = span_of(beta_values),
+                                            .window = window,
+                                            .query_offset = query_offset,
+                                            .cu_seqlens = in.cu_seqlens});
   switch (in.path) {
     case Path::meta:
       return at::empty({q.size(0), q.size(1), q.size(2), v.size(3)}, q.options());
     case Path::fused:
-      return FusedAttention::apply(in.q, in.k, in.v, in.beta, window, query_offset, in.cu_seqlens).to(in.dtype);
+      return FusedAttention::apply(in.q, in.k, in.v, in.beta, call).to(in.dtype);
     case Path::plain:
       break;
   }

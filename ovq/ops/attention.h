@@ -5,11 +5,14 @@
 
 #include <optional>
 
+#include "ovq/ops/backend.h"
+
 namespace ovq::ops {
 
 // q [B, Tq, Hq, dk], k [B, Tk, Hkv, dk], v [B, Tk, Hkv, dv], beta [Hq] or a scalar -> o [B, Tq, Hq, dv] in q's dtype.
 // window 0: none. cu_seqlens: packed sequences.
 at::Tensor attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const at::Tensor& beta,
-                     int64_t window = 0, int64_t query_offset = 0, const c10::optional<at::Tensor>& cu_seqlens = {});
+                     int64_t window = 0, int64_t query_offset = 0, const c10::optional<at::Tensor>& cu_seqlens = {},
+                     Backend backend = Backend::automatic);
 
 }  // namespace ovq::ops

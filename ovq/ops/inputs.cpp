@@ -4,9 +4,6 @@
 #include <ATen/autocast_mode.h>
 #include <torch/csrc/autograd/functions/basic_ops.h>
 
-#include <cstdlib>
-#include <cstring>
-
 #include "ovq/kernels/checks.h"
 #include "ovq/kernels/parallel.h"
 #include "ovq/ops/tensor_view.h"
@@ -15,11 +12,6 @@ namespace ovq::ops {
 namespace {
 
 using at::Tensor;
-
-bool reference_forced() {
-  const char* value = std::getenv("OVQ_FORCE_REFERENCE");
-  return value != nullptr && std::strcmp(value, "") != 0 && std::strcmp(value, "0") != 0;
-}
 
 void check_tensor(const char* op, const char* name, const Tensor& x) {
   TORCH_CHECK_TYPE(at::isFloatingType(x.scalar_type()), "[", op, "] ", name, " has dtype ", x.scalar_type(),
@@ -37,31 +29,33 @@ std::vector<int64_t> offsets(const char* op, const c10::optional<Tensor>& cu_seq
   return {flat.data_ptr<int64_t>(), flat.data_ptr<int64_t>() + flat.numel()};
 }
 
-void check_weights(const char* op, const Tensor& weights, const Tensor& k) {
+void check_weights(const char* op, const Tensor& weights, const Tensor& k, bool fused) {
   TORCH_CHECK_TYPE(at::isFloatingType(weights.scalar_type()), "[", op, "] weights has dtype ", weights.scalar_type(),
                    "; must be a floating one");
   check(weights.device() == k.device(), op, "weights is on ", weights.device().str(), "; must be on k's ",
         k.device().str());
   check(weights.sizes() == k.sizes().slice(0, 3), op, "weights is ", weights.sizes(), "; must be ",
         k.sizes().slice(0, 3), ", one for each token and kv head");
-  if (weights.is_meta()) return;
-  if (weights.is_cpu() && weights.scalar_type() == at::kFloat) {
-    return kernels::check_weights(op, view_of(weights.unsqueeze(-1)));
-  }
+  if (weights.is_meta() || fused) return;  // the plan looks at the values
   const Tensor values = weights.detach();
   check(at::logical_and(values > 0, at::isfinite(values)).all().item<bool>(), op,
         "weights has an element that is not positive and finite");
 }
 
-kernels::View<const float> shape_of(const Tensor& x) {
-  static const float anything = 0.0f;
-  return {&anything, x.size(0), x.size(1), x.size(2), x.size(3), 0, 0, 0};
+Path path_of(const char* op, const Tensor& q, Backend backend) {
+  if (q.is_meta()) return Path::meta;
+  const at::ScalarType type = q.scalar_type();
+  const bool kernels = q.is_cpu() && (type == at::kFloat || type == at::kHalf || type == at::kBFloat16);
+  backend = resolved(backend);
+  check(kernels || backend != Backend::fused, op, "backend is 'fused'; q is ", c10::toString(type), " on ",
+        q.device().str(), ", and there are kernels for float32, bfloat16 and half on the CPU only");
+  return kernels && backend != Backend::composed ? Path::fused : Path::plain;
 }
 
 }  // namespace
 
 Inputs make_inputs(const char* op, const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& beta,
-                   const c10::optional<Tensor>& cu_seqlens, const c10::optional<Tensor>& weights) {
+                   const c10::optional<Tensor>& cu_seqlens, const c10::optional<Tensor>& weights, Backend backend) {
   check_tensor(op, "q", q);
   check_tensor(op, "k", k);
   check_tensor(op, "v", v);
@@ -83,13 +77,7 @@ Inputs make_inputs(const char* op, const Tensor& q, const Tensor& k, const Tenso
   inputs.cu_seqlens = offsets(op, cu_seqlens);
   const bool weighted = weights && weights->defined();
   const bool half = q.scalar_type() == at::kHalf || q.scalar_type() == at::kBFloat16;
-  if (q.is_meta()) {
-    inputs.path = Path::meta;
-  } else if (q.is_cpu() && (half || q.scalar_type() == at::kFloat) && !reference_forced()) {
-    inputs.path = Path::fused;
-  } else {
-    inputs.path = Path::plain;
-  }
+  inputs.path = path_of(op, q, backend);
   // On the CPU torch has no products of halves.
   const at::ScalarType inside = inputs.path == Path::fused || (half && q.is_cpu()) ? at::kFloat : q.scalar_type();
   const auto prepare = [&](const Tensor& x) {
@@ -99,18 +87,24 @@ Inputs make_inputs(const char* op, const Tensor& q, const Tensor& k, const Tenso
   inputs.k = prepare(k);
   inputs.v = prepare(v);
   if (weighted) {
-    check_weights(op, *weights, k);
+    check_weights(op, *weights, k, inputs.path == Path::fused);
     inputs.weights = weights->to(inside);
   }
   inputs.beta = beta.to(q.device(), inside).reshape({-1});
   if (beta.dim() == 0 || beta.numel() == 1) inputs.beta = inputs.beta.expand({q.size(2)});
   inputs.beta = inputs.beta.contiguous();
-  const Tensor values = inputs.path == Path::meta ? at::zeros({inputs.beta.numel()})
-                                                  : inputs.beta.detach().to(at::kCPU, at::kFloat).contiguous();
-  kernels::check_inputs(op, shape_of(q), shape_of(k), shape_of(v),
-                        {values.data_ptr<float>(), static_cast<size_t>(values.numel())});
-  kernels::check_sequences(op, q.size(0), q.size(1), inputs.cu_seqlens);
   return inputs;
+}
+
+kernels::View<const float> plan_view(const Inputs& inputs, const Tensor& x) {
+  if (inputs.path == Path::fused) return view_of(x);
+  static const float anything = 1.0f;  // a weight that passes
+  return {&anything, x.size(0), x.size(1), x.size(2), x.size(3), 0, 0, 0};
+}
+
+Tensor plan_beta(const Inputs& inputs) {
+  if (inputs.path == Path::meta) return at::zeros({inputs.beta.numel()});
+  return inputs.beta.detach().to(at::kCPU, at::kFloat).contiguous();
 }
 
 void use_torch_threads() { kernels::set_threads(at::get_num_threads()); }
@@ -119,8 +113,8 @@ torch::autograd::variable_list once_differentiable(const char* op, torch::autogr
   if (!at::GradMode::is_enabled()) return gradients;
   const auto error = std::make_shared<torch::autograd::DelayedError>(
       std::string("[") + op +
-          "] the fused backward cannot be differentiated again; OVQ_FORCE_REFERENCE=1 selects the plain "
-          "path, which can",
+          "] the fused backward cannot be differentiated again; backend='composed' or OVQ_FORCE_REFERENCE=1 "
+          "selects the composed path, which can",
       static_cast<int>(gradients.size()));
   // The error hangs on what requires a gradient.
   for (Tensor& x : gradients) {

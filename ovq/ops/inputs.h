@@ -6,11 +6,14 @@
 
 #include <vector>
 
+#include "ovq/kernels/view.h"
+#include "ovq/ops/backend.h"
+
 namespace ovq::ops {
 
 enum class Path {
   fused,  // kernels, float32 inside
-  plain,  // ATen calls: other devices and dtypes, or OVQ_FORCE_REFERENCE=1
+  plain,  // ATen calls
   meta,   // shapes only
 };
 
@@ -22,10 +25,17 @@ struct Inputs {
   Path path;
 };
 
-// Throws std::invalid_argument (ValueError) or c10::TypeError naming the argument.
+// What only tensors know is checked here: devices, dtypes, dimensions. Sizes and values are for the kernels' plan,
+// which both paths make of the views below. Throws std::invalid_argument (ValueError) or c10::TypeError naming the
+// argument.
 Inputs make_inputs(const char* op, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                    const at::Tensor& beta, const c10::optional<at::Tensor>& cu_seqlens,
-                   const c10::optional<at::Tensor>& weights = {});
+                   const c10::optional<at::Tensor>& weights = {}, Backend backend = Backend::automatic);
+
+// A view for the kernels' plan: of the data on the fused path, of the sizes alone elsewhere.
+kernels::View<const float> plan_view(const Inputs& inputs, const at::Tensor& x);
+// beta's values on the CPU, for the plan.
+at::Tensor plan_beta(const Inputs& inputs);
 
 // The kernels use as many threads as torch does.
 void use_torch_threads();

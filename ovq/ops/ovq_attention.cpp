@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "ovq/kernels/checks.h"
 #include "ovq/kernels/ovq_attention.h"
 #include "ovq/ops/inputs.h"
 #include "ovq/ops/outputs.h"
@@ -26,12 +25,13 @@ constexpr const char* kOp = "ovq_attention";
 struct OvqCall : torch::CustomClassHolder {
   OvqOptions options;
   std::vector<int64_t> cu_seqlens;
+  kernels::OvqPlan plan;
   std::vector<std::shared_ptr<OvqState>> initial;  // empty: from the start
   std::vector<std::shared_ptr<OvqState>> final;    // set by forward if wanted
   bool want_states = false;
   bool want_gradients = false;
 };
-using CallPtr = c10::intrusive_ptr<OvqCall>;
+using OvqCallPtr = c10::intrusive_ptr<OvqCall>;
 
 // Weights and counts [B, T, H] as [B, T, H, 1]
 kernels::View<float> weight_view_of(const Tensor& weights) { return view_of(weights.unsqueeze(-1)); }
@@ -68,7 +68,7 @@ class FusedOvqAttention : public torch::autograd::Function<FusedOvqAttention> {
   // `more`: the weights, if there are any, then the tensors of the incoming states. Outputs: o, then the tensors of
   // each state if wanted.
   static variable_list forward(AutogradContext* context, const Tensor& q, const Tensor& k, const Tensor& v,
-                               const Tensor& beta, at::TensorList more, const CallPtr& call) {
+                               const Tensor& beta, at::TensorList more, const OvqCallPtr& call) {
     RECORD_USER_SCOPE("ovq::ovq_attention_forward");
     use_torch_threads();
     const Tensor weights = call->options.weighted ? more[0] : Tensor();
@@ -79,11 +79,11 @@ class FusedOvqAttention : public torch::autograd::Function<FusedOvqAttention> {
     Tensor lse, assignments;
     if (call->want_gradients) {
       lse = at::empty({q.size(0), q.size(1), q.size(2), 1}, q.options());
-      assignments = at::empty({kernels::ovq_assignment_count(inputs, states)}, q.options().dtype(at::kInt));
+      assignments = at::empty({call->plan.assignments}, q.options().dtype(at::kInt));
       outputs.lse = view_of(lse);
       outputs.assignments = {assignments.data_ptr<int32_t>(), static_cast<size_t>(assignments.numel())};
     }
-    kernels::ovq_attention_forward(inputs, outputs, states);
+    kernels::ovq_attention_forward(call->plan, inputs, outputs, states);
 
     variable_list results = {o};
     for (OvqState& state : states) {
@@ -154,7 +154,7 @@ class FusedOvqAttention : public torch::autograd::Function<FusedOvqAttention> {
     const Tensor d_beta = empty_output(beta.sizes());
     const Tensor d_weights = weighted ? empty_output(weights.sizes()) : Tensor();
     kernels::ovq_attention_backward(
-        kernel_inputs(q, k, v, beta, weights, call),
+        call.plan, kernel_inputs(q, k, v, beta, weights, call),
         {.o = view_of(o),
          .lse = view_of(lse),
          .assignments = {assignments.data_ptr<int32_t>(), static_cast<size_t>(assignments.numel())},
@@ -174,36 +174,36 @@ class FusedOvqAttention : public torch::autograd::Function<FusedOvqAttention> {
   }
 };
 
-void check_times(const char* op, const Inputs& in) {
-  check(in.k.size(1) == in.q.size(1), op, "k has time ", in.k.size(1), "; must equal q's ", in.q.size(1));
-}
-
-void check_states(const char* op, const Inputs& in, const OvqOptions& options, const std::vector<StatePtr>& states) {
-  const int64_t expected = state_count(in.cu_seqlens);
-  check(static_cast<int64_t>(states.size()) == expected, op, "states has ", states.size(), " elements; must be ",
-        expected, in.cu_seqlens.empty() ? ", for the whole batch" : ", one per packed sequence");
+// States that do not fit the path are told apart here, whatever else is wrong with a call by the plan.
+kernels::OvqPlan make_plan(const char* op, const Inputs& in, const OvqOptions& options,
+                           const std::vector<StatePtr>& states) {
   const bool fused = in.path == Path::fused;
-  const kernels::OvqShape wanted{in.cu_seqlens.empty() ? in.q.size(0) : 1, in.k.size(2), in.k.size(3), in.v.size(3)};
+  std::vector<kernels::OvqStateInfo> info;
   for (size_t i = 0; i < states.size(); ++i) {
     const State& state = *states[i];
     check(state.fused() == fused, op, "states[", i, "] was made by the ", state.fused() ? "fused" : "plain",
-          " path; these inputs take the ", fused ? "fused" : "plain", " one (device, dtype or OVQ_FORCE_REFERENCE)");
+          " path; these inputs take the ", fused ? "fused" : "plain",
+          " one (device, dtype, backend or OVQ_FORCE_REFERENCE)");
     if (!fused) {
       const Tensor& keys = state.plain().keys;
       check(keys.scalar_type() == in.q.scalar_type() && keys.device() == in.q.device(), op, "states[", i, "] is ",
             c10::toString(keys.scalar_type()), " on ", keys.device().str(), "; must be ",
             c10::toString(in.q.scalar_type()), " on ", in.q.device().str());
     }
-    const kernels::OvqShape shape = state.shape();
-    check(shape == wanted, op, "states[", i, "] is for batch ", shape.batch, ", ", shape.kv_heads,
-          " kv heads, key dim ", shape.key_dim, ", value dim ", shape.value_dim, "; must be ", wanted.batch, ", ",
-          wanted.kv_heads, ", ", wanted.key_dim, ", ", wanted.value_dim);
-    OvqOptions made_with = state.options();
-    check(made_with.weighted == options.weighted, op, "states[", i, "] was made ",
-          made_with.weighted ? "with weights; weights are missing" : "without weights; weights are given");
-    made_with.centroids = options.centroids;
-    check(made_with == options, op, "states[", i, "] was made with other options; only centroids may change");
+    info.push_back({state.shape(), state.options(), state.position(), state.size()});
   }
+  const Tensor beta = plan_beta(in);
+  const Tensor weights = in.weights.defined() ? in.weights.unsqueeze(-1) : Tensor();
+  return kernels::plan_ovq_attention(
+      op,
+      {.q = plan_view(in, in.q),
+       .k = plan_view(in, in.k),
+       .v = plan_view(in, in.v),
+       .beta = span_of(beta),
+       .weights = weights.defined() ? plan_view(in, weights) : kernels::View<const float>{},
+       .options = options,
+       .cu_seqlens = in.cu_seqlens},
+      info);
 }
 
 OvqResult run_plain(const Inputs& in, const OvqOptions& options, const std::vector<StatePtr>& states) {
@@ -229,11 +229,12 @@ OvqResult run_plain(const Inputs& in, const OvqOptions& options, const std::vect
   return result;
 }
 
-OvqResult run_fused(const Inputs& in, const OvqOptions& options, const std::vector<StatePtr>& states,
-                    bool want_states) {
-  const CallPtr call = c10::make_intrusive<OvqCall>();
+OvqResult run_fused(const Inputs& in, const OvqOptions& options, kernels::OvqPlan plan,
+                    const std::vector<StatePtr>& states, bool want_states) {
+  const OvqCallPtr call = c10::make_intrusive<OvqCall>();
   call->options = options;
   call->cu_seqlens = in.cu_seqlens;
+  call->plan = std::move(plan);
   call->want_states = want_states;
   std::vector<Tensor> more;
   if (options.weighted) more.push_back(in.weights);
@@ -257,62 +258,29 @@ OvqResult run_fused(const Inputs& in, const OvqOptions& options, const std::vect
   return result;
 }
 
-OvqResult run(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& beta, OvqOptions options,
-              const c10::optional<Tensor>& cu_seqlens, const std::vector<StatePtr>& states,
-              const c10::optional<Tensor>& weights, bool want_states) {
-  const Inputs in = make_inputs(kOp, q, k, v, beta, cu_seqlens, weights);
-  check_times(kOp, in);
+OvqResult run(const Inputs& in, OvqOptions options, const std::vector<StatePtr>& states, bool want_states) {
   options.weighted = in.weights.defined();
-  kernels::check_options(kOp, options, in.q.size(3));
+  kernels::OvqPlan plan = make_plan(kOp, in, options, states);
   if (in.path == Path::meta) {
     check(!want_states, kOp, "meta tensors have no state");
-    return {at::empty({q.size(0), q.size(1), q.size(2), v.size(3)}, q.options()), {}};
+    return {at::empty({in.q.size(0), in.q.size(1), in.q.size(2), in.v.size(3)}, in.q.options()), {}};
   }
-  if (!states.empty()) check_states(kOp, in, options, states);
-  return in.path == Path::plain ? run_plain(in, options, states) : run_fused(in, options, states, want_states);
+  return in.path == Path::plain ? run_plain(in, options, states)
+                                : run_fused(in, options, std::move(plan), states, want_states);
 }
-
-template <class Enum, size_t N>
-Enum value_named(const char* what, const std::pair<const char*, Enum> (&names)[N], const std::string& name) {
-  std::string known;
-  for (const auto& [spelled, value] : names) {
-    if (name == spelled) return value;
-    known += (known.empty() ? "" : ", ") + std::string(spelled);
-  }
-  fail(kOp, what, " is '", name, "'; must be one of ", known);
-}
-
-template <class Enum, size_t N>
-std::string name_of(const std::pair<const char*, Enum> (&names)[N], Enum value) {
-  for (const auto& [spelled, candidate] : names) {
-    if (candidate == value) return spelled;
-  }
-  return "?";
-}
-
-constexpr std::pair<const char*, kernels::Growth> kGrowthNames[] = {
-    {"plateau", kernels::Growth::plateau}, {"linear", kernels::Growth::linear}, {"all", kernels::Growth::all}};
-constexpr std::pair<const char*, kernels::NewCentroids> kNewCentroidsNames[] = {
-    {"spread", kernels::NewCentroids::spread}, {"random", kernels::NewCentroids::random}};
 
 }  // namespace
 
-kernels::Growth growth_from(const std::string& name) { return value_named("growth", kGrowthNames, name); }
-kernels::NewCentroids new_centroids_from(const std::string& name) {
-  return value_named("new_centroids", kNewCentroidsNames, name);
-}
-std::string to_string(kernels::Growth growth) { return name_of(kGrowthNames, growth); }
-std::string to_string(kernels::NewCentroids new_centroids) { return name_of(kNewCentroidsNames, new_centroids); }
-
 Tensor ovq_attention(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& beta, const OvqOptions& options,
-                     const c10::optional<Tensor>& cu_seqlens, const c10::optional<Tensor>& weights) {
-  return run(q, k, v, beta, options, cu_seqlens, {}, weights, false).o;
+                     const c10::optional<Tensor>& cu_seqlens, const c10::optional<Tensor>& weights, Backend backend) {
+  return run(make_inputs(kOp, q, k, v, beta, cu_seqlens, weights, backend), options, {}, false).o;
 }
 
 OvqResult ovq_attention_with_state(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& beta,
                                    const OvqOptions& options, const c10::optional<Tensor>& cu_seqlens,
-                                   const std::vector<StatePtr>& states, const c10::optional<Tensor>& weights) {
-  return run(q, k, v, beta, options, cu_seqlens, states, weights, true);
+                                   const std::vector<StatePtr>& states, const c10::optional<Tensor>& weights,
+                                   Backend backend) {
+  return run(make_inputs(kOp, q, k, v, beta, cu_seqlens, weights, backend), options, states, true);
 }
 
 Tensor ovq_step(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& beta,
@@ -322,10 +290,15 @@ Tensor ovq_step(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor&
   const at::NoGradGuard no_grad;
   const Inputs in = make_inputs(op, q, k, v, beta, cu_seqlens, weights);
   check(in.path != Path::meta, op, "meta tensors have no state");
-  check_times(op, in);
   OvqOptions options = states.empty() ? OvqOptions{} : states.front()->options();
   options.weighted = in.weights.defined();
-  check_states(op, in, options, states);
+  OvqCall call;
+  call.options = options;
+  call.cu_seqlens = in.cu_seqlens;
+  call.plan = make_plan(op, in, options, states);
+  const int64_t expected = state_count(in.cu_seqlens);
+  check(static_cast<int64_t>(states.size()) == expected, op, "states has ", states.size(), " elements; must be ",
+        expected, in.cu_seqlens.empty() ? ", for the whole batch" : ", one per packed sequence");
   for (size_t i = 0; i < states.size(); ++i) {
     const auto first = std::find(states.begin(), states.end(), states[i]) - states.begin();
     check(first == static_cast<int64_t>(i), op, "states[", i, "] is states[", first, "]; a step needs different ones");
@@ -337,9 +310,6 @@ Tensor ovq_step(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor&
     return result.o;
   }
   use_torch_threads();
-  OvqCall call;
-  call.options = options;
-  call.cu_seqlens = in.cu_seqlens;
   const Tensor o = empty_output({q.size(0), q.size(1), q.size(2), v.size(3)});
   // Moved into a row for the kernel and back: the call needs them side by side, and throws only before it changes them.
   std::vector<OvqState> row;
@@ -348,7 +318,7 @@ Tensor ovq_step(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor&
     for (size_t i = 0; i < states.size(); ++i) states[i]->own_kernel() = std::move(row[i]);
   };
   try {
-    kernels::ovq_attention_forward(kernel_inputs(in.q, in.k, in.v, in.beta, in.weights, call),
+    kernels::ovq_attention_forward(call.plan, kernel_inputs(in.q, in.k, in.v, in.beta, in.weights, call),
                                    {.o = view_of(o), .lse = {}, .assignments = {}}, row);
   } catch (...) {
     put_back();

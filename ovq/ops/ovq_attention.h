@@ -3,28 +3,22 @@
 
 #include <ATen/ATen.h>
 
-#include <string>
 #include <vector>
 
 #include "ovq/kernels/ovq_options.h"
+#include "ovq/ops/backend.h"
 #include "ovq/ops/ovq_state.h"
 
 namespace ovq::ops {
 
 using StatePtr = c10::intrusive_ptr<State>;
 
-// The names of enum values, as options and config files spell them; errors list what is allowed.
-kernels::Growth growth_from(const std::string& name);
-kernels::NewCentroids new_centroids_from(const std::string& name);
-std::string to_string(kernels::Growth growth);
-std::string to_string(kernels::NewCentroids new_centroids);
-
 // q [B, T, Hq, dk], k [B, T, Hkv, dk], v [B, T, Hkv, dv], beta [Hq] or a scalar -> o [B, T, Hq, dv] in q's dtype.
 // `weights` [B, T, Hkv], positive and finite: how much each token weighs. A state is continued with weights if and only
 // if it was made with them; options.weighted follows from whether they are given.
 at::Tensor ovq_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const at::Tensor& beta,
                          const kernels::OvqOptions& options, const c10::optional<at::Tensor>& cu_seqlens = {},
-                         const c10::optional<at::Tensor>& weights = {});
+                         const c10::optional<at::Tensor>& weights = {}, Backend backend = Backend::automatic);
 
 // The same, continuing `states` (one for the batch, one per packed sequence; none: from the start) and returning the
 // states after it. Differentiable through both. The given states are left unchanged.
@@ -35,9 +29,10 @@ struct OvqResult {
 OvqResult ovq_attention_with_state(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                                    const at::Tensor& beta, const kernels::OvqOptions& options,
                                    const c10::optional<at::Tensor>& cu_seqlens, const std::vector<StatePtr>& states,
-                                   const c10::optional<at::Tensor>& weights = {});
+                                   const c10::optional<at::Tensor>& weights = {}, Backend backend = Backend::automatic);
 
-// Decode: the states move on in place; no autograd. Errors call it `step`, as Python does.
+// Decode: the states move on in place, on the path they were made by; no autograd. Errors call it `step`, as Python
+// does.
 at::Tensor ovq_step(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const at::Tensor& beta,
                     const std::vector<StatePtr>& states, const c10::optional<at::Tensor>& cu_seqlens = {},
                     const c10::optional<at::Tensor>& weights = {});

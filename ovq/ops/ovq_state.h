@@ -37,6 +37,7 @@ class State : public torch::CustomClassHolder {
 
   const kernels::OvqOptions& options() const { return fused() ? kernel_->options() : plain_.options; }
   kernels::OvqShape shape() const;
+  int64_t size() const { return fused() ? kernel_->size() : plain_.keys.size(2); }  // centroids
   int64_t position() const { return fused() ? kernel_->position() : plain_.position; }
   int64_t nbytes() const;
   StateTensors tensors() const;

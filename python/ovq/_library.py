@@ -1,7 +1,7 @@
 """Loads the compiled library and calls it with Python's kinds of errors."""
 
 from pathlib import Path
-from typing import Any, Callable, Dict, Optional
+from typing import Any, Callable, Optional
 
 import torch
 
@@ -19,13 +19,6 @@ def load() -> None:
         torch.ops.load_library(str(LIBRARY))
     except OSError as error:
         raise ImportError(f"ovq: cannot load {LIBRARY} with torch {torch.__version__}: {error}") from error
-
-
-def default_options() -> Dict[str, Any]:
-    """The options of OVQ-attention and their defaults, in the order of the compiled op's schema."""
-    arguments = torch.ops.ovq.ovq_attention.default._schema.arguments
-    tensors = ("cu_seqlens", "weights")
-    return {a.name: a.default_value for a in arguments if a.has_default_value() and a.name not in tensors}
 
 
 def call(name: str, *arguments: Any, op: Optional[str] = None) -> Any:

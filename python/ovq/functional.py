@@ -7,50 +7,36 @@ import torch
 from torch import Tensor
 
 from ._library import call
-from .state import DEFAULTS, State
+from .options import check_names, with_options
+from .state import FIELDS, State
 
 Beta = Union[float, Tensor]
 States = Union[State, List[State]]
 
 
+@with_options(FIELDS)
 def ovq_attention(
     q: Tensor,
     k: Tensor,
     v: Tensor,
     beta: Beta,
     *,
-    chunk: Optional[int] = None,
-    centroids: Optional[int] = None,
-    growth: Optional[str] = None,
-    total_tokens: Optional[int] = None,
-    new_centroids: Optional[str] = None,
-    rate: Optional[float] = None,
-    normalize: Optional[bool] = None,
-    rope: Optional[bool] = None,
-    rope_base: Optional[float] = None,
-    seed: Optional[int] = None,
     weights: Optional[Tensor] = None,
     cu_seqlens: Optional[Tensor] = None,
     state: Optional[States] = None,
     return_state: bool = False,
+    backend: Optional[str] = None,
+    **options: Any,
 ) -> Union[Tensor, Tuple[Tensor, States]]:
     """Attention to a dictionary learned while the sequence streams by, and to the current chunk as it is.
 
-    Differentiable once on the fused path (float32, bfloat16, half on the CPU), any number of times on the plain one
-    (other devices, float64, OVQ_FORCE_REFERENCE=1). Padding masks are not supported: pack sequences instead.
+    Differentiable once on the fused path (float32, bfloat16, half on the CPU), any number of times on the composed one
+    (other devices, float64, backend="composed"). Padding masks are not supported: pack sequences instead.
 
     Args:
         q: [B, T, Hq, dk]; k: [B, T, Hkv, dk]; v: [B, T, Hkv, dv]. Hq is a multiple of Hkv. One floating dtype.
         beta: factor of the logits, a number or a tensor [Hq]; finite.
-        chunk: tokens between writes to the dictionary (128).
-        centroids: most centroids per kv head (2048).
-        growth: how their number follows the position: "plateau" (the default), "linear" or "all".
-        total_tokens: length that "linear" reaches `centroids` at.
-        new_centroids: which keys found centroids: "spread" (the default) or "random".
-        rate: constant learning rate in (0, 1]; None: running means.
-        normalize: rescale the key centroids to unit norm after each write (False).
-        rope: rotary positions within a window of two chunks (False); dk must be even. rope_base: 10000.
-        seed: of "random".
+        {options}
         weights: [B, T, Hkv], positive and finite: how much each token weighs as a data point (1: as without weights).
             Counts are then sums of weights and centroids weighted means; differentiable. Not with a constant rate. A
             state made with weights goes on with weights.
@@ -58,35 +44,35 @@ def ovq_attention(
         state: continue from it; it is left unchanged. With cu_seqlens a list, one per sequence. Options come from it;
             only `centroids` may differ, from the next write on.
         return_state: also return the state afterwards.
+        backend: "fused", "composed" (of torch calls) or "auto", fused where there are kernels. The environment variable
+            OVQ_FORCE_REFERENCE=1 makes composed the default.
 
     Returns:
         o [B, T, Hq, dv] in q's dtype, or (o, state) with return_state; with cu_seqlens, state is a list.
     """
-    given = dict(
-        chunk=chunk,
-        centroids=centroids,
-        growth=growth,
-        total_tokens=total_tokens,
-        new_centroids=new_centroids,
-        rate=rate,
-        normalize=normalize,
-        rope=rope,
-        rope_base=rope_base,
-        seed=seed,
-    )
+    check_names(ovq_attention, options)
+    given = {name: value for name, value in options.items() if value is not None}
     inputs = (q, k, v, _beta_tensor("ovq_attention", beta))
     if state is not None:
         states = _state_list("ovq_attention", state, cu_seqlens)
         _check_options(states, given)
         handles = [s._handle for s in states]
         o, handles = call(
-            "ovq_attention_continue", *inputs, handles, centroids, cu_seqlens, weights, op="ovq_attention"
+            "ovq_attention_continue",
+            *inputs,
+            handles,
+            given.get("centroids"),
+            cu_seqlens,
+            weights,
+            backend,
+            op="ovq_attention",
         )
     else:
-        options = [default if given[name] is None else given[name] for name, default in DEFAULTS.items()]
+        arguments = [given.get(field.name, field.default) for field in FIELDS]
+        arguments += [cu_seqlens, weights, backend]
         if not return_state:
-            return call("ovq_attention", *inputs, *options, cu_seqlens, weights)
-        o, handles = call("ovq_attention_start", *inputs, *options, cu_seqlens, weights, op="ovq_attention")
+            return call("ovq_attention", *inputs, *arguments)
+        o, handles = call("ovq_attention_start", *inputs, *arguments, op="ovq_attention")
     if not return_state:
         return o
     return o, State(handles[0]) if cu_seqlens is None else [State(handle) for handle in handles]
@@ -127,6 +113,7 @@ def attention(
     window: Optional[int] = None,
     query_offset: int = 0,
     cu_seqlens: Optional[Tensor] = None,
+    backend: Optional[str] = None,
 ) -> Tensor:
     """Causal softmax attention, o_t = softmax(beta q_t K^T) V.
 
@@ -136,13 +123,15 @@ def attention(
         window: a query sees this many keys, its own included; None: all before it.
         query_offset: position of the first query among the keys.
         cu_seqlens: [sequences + 1] integers from 0 to T: sequences packed along time, with B = 1.
+        backend: see `ovq_attention`.
 
     Returns:
         o [B, Tq, Hq, dv] in q's dtype.
     """
     if window is not None and window < 1:
         raise ValueError(f"[attention] window is {window}; must be at least 1, or None")
-    return call("attention", q, k, v, _beta_tensor("attention", beta), window or 0, query_offset, cu_seqlens)
+    inputs = (q, k, v, _beta_tensor("attention", beta))
+    return call("attention", *inputs, window or 0, query_offset, cu_seqlens, backend)
 
 
 def _beta_tensor(op: str, beta: Beta) -> Tensor:
@@ -162,7 +151,7 @@ def _state_list(op: str, state: States, cu_seqlens: Optional[Tensor]) -> List[St
 
 
 def _check_options(states: List[State], given: Dict[str, Any]) -> None:
-    named = {name: value for name, value in given.items() if value is not None and name != "centroids"}
+    named = {name: value for name, value in given.items() if name != "centroids"}
     for options in (state.options for state in states) if named else ():
         for name, value in named.items():
             if value != options[name] and _single(value) != options[name]:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ._library import call, invoke
-from .compiled import CompiledModule, States
+from .cpp_module import CompiledModule, States
 from .layer_states import ModelState, Path, handles_of
 
 ModelStates = States[ModelState]

@@ -1,14 +1,16 @@
 """The memory of OVQ-attention between calls."""
 
+import json
 import os
 from typing import Any, Dict, Optional, Tuple, Union
 
 import torch
 from torch import Tensor
 
-from ._library import call, default_options
+from ._library import call
+from .options import fields_of
 
-DEFAULTS = default_options()
+FIELDS = fields_of(torch.ops.ovq.ovq_options())
 
 
 class State:
@@ -79,7 +81,8 @@ class State:
     @property
     def options(self) -> Dict[str, Any]:
         """What it was made with, by the names of `ovq_attention`'s keywords."""
-        return {name: getattr(self._handle, name)() for name in DEFAULTS}
+        values = json.loads(self._handle.options())
+        return {field.name: field.from_json(values[field.name]) for field in FIELDS}
 
     def clone(self) -> "State":
         """An independent copy, outside of the autograd graph."""
@@ -123,7 +126,7 @@ class State:
         batch, heads, size, dim = self.keys.shape
         return (
             f"State(batch={batch}, kv_heads={heads}, key_dim={dim}, position={self.position}, "
-            f"centroids={size} of {self._handle.centroids()}, nbytes={self.nbytes})"
+            f"centroids={size} of {self.options['centroids']}, nbytes={self.nbytes})"
         )
 
 

@@ -29,7 +29,7 @@ inline std::ostream& operator<<(std::ostream& out, const OvqCase& c) {
   const auto& [batch, time, query_heads, kv_heads, key_dim, value_dim] = c.shape;
   out << "batch " << batch << ", time " << time << ", heads " << query_heads << "/" << kv_heads << ", dims " << key_dim
       << "/" << value_dim << ", chunk " << c.options.chunk << ", centroids " << c.options.centroids << ", growth "
-      << to_string(c.options.growth) << ", new centroids " << to_string(c.options.new_centroids) << ", rate "
+      << name_of(c.options.growth) << ", new centroids " << name_of(c.options.new_centroids) << ", rate "
       << c.options.rate.value_or(0) << ", normalize " << c.options.normalize << ", rope " << c.options.rope
       << ", weighted " << c.options.weighted << ", prefix " << c.prefix << ", pieces " << c.pieces << ", seed "
       << c.seed;

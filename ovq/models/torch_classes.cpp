@@ -315,6 +315,8 @@ TORCH_LIBRARY_FRAGMENT(ovq, library) {
   define_states(library);
   define_parts(library);
 
+  // The fields of a mixer's options, as FieldDescriber has them.
+  library.def("mixer_options(str type) -> str", [](std::string type) { return describe_mixer(type).dump(); });
   auto mixer = library.class_<MixerHandle>("Mixer");
   mixer.def(torch::init<std::string, int64_t>(), "", {torch::arg("options"), torch::arg("width")});
   define_module(mixer);

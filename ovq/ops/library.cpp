@@ -1,0 +1,194 @@
+// TORCH_LIBRARY(ovq): the ops and the state class as TorchScript and Python see them. What options there are, the list
+// of OvqOptions' fields says: schemas are made of it, and the ops that take options read them off the stack by it.
+#include <torch/library.h>
+
+#include "ovq/base/json_fields.h"
+#include "ovq/ops/attention.h"
+#include "ovq/ops/ovq_attention.h"
+
+namespace {
+
+using at::Tensor;
+using c10::IValue;
+using ovq::kernels::OvqOptions;
+using ovq::ops::State;
+using ovq::ops::StatePtr;
+using torch::jit::Stack;
+
+constexpr const char* kOp = "ovq_attention";
+
+// ", int chunk=128, ..."
+class SchemaText {
+ public:
+  template <class T>
+  void operator()(const char* name, const T& value, const char*, const ovq::Range& = {}) {
+    text_ << ", ";
+    if constexpr (std::is_same_v<T, bool>) {
+      text_ << "bool " << name << (value ? "=True" : "=False");
+    } else if constexpr (std::is_enum_v<T>) {
+      text_ << "str " << name << "='" << ovq::name_of(value) << "'";
+    } else if constexpr (ovq::is_optional<T>) {
+      text_ << "float? " << name << "=None";
+    } else if constexpr (std::is_floating_point_v<T>) {
+      text_ << "float " << name << "=" << std::showpoint << value;
+    } else {
+      text_ << "int " << name << "=" << value;
+    }
+  }
+  std::string text() const { return text_.str(); }
+
+ private:
+  std::ostringstream text_;
+};
+
+// Options as they lie on the stack, in the order of the schema.
+class StackReader {
+ public:
+  explicit StackReader(c10::ArrayRef<IValue> values) : values_(values) {}
+
+  template <class T>
+  void operator()(const char* name, T& value, const char*, const ovq::Range& = {}) {
+    const IValue& given = values_[next_++];
+    if constexpr (std::is_same_v<T, bool>) {
+      value = given.toBool();
+    } else if constexpr (std::is_enum_v<T>) {
+      const auto found = ovq::enum_named<T>(given.toStringView());
+      ovq::check(found.has_value(), kOp, name, " is '", given.toStringView(), "'; must be ", ovq::allowed_names(value));
+      value = *found;
+    } else if constexpr (ovq::is_optional<T>) {
+      if (!given.isNone()) value = static_cast<typename T::value_type>(given.toDouble());
+    } else if constexpr (std::is_floating_point_v<T>) {
+      value = static_cast<T>(given.toDouble());
+    } else {
+      value = static_cast<T>(given.toInt());
+    }
+  }
+  size_t read() const { return next_; }
+
+ private:
+  c10::ArrayRef<IValue> values_;
+  size_t next_ = 0;
+};
+
+constexpr const char* kInputs = "Tensor q, Tensor k, Tensor v, Tensor beta";
+constexpr const char* kLast = ", Tensor? cu_seqlens=None, Tensor? weights=None, str? backend=None";
+constexpr const char* kStates = "__torch__.torch.classes.ovq.State[]";
+constexpr size_t kInputCount = 4, kLastCount = 3;
+
+std::string schema(const std::string& name, const std::string& returns) {
+  SchemaText options;
+  OvqOptions defaults;
+  list_fields(options, defaults);
+  return name + "(" + kInputs + options.text() + kLast + ") -> " + returns;
+}
+
+size_t option_count() {
+  size_t count = 0;
+  const auto counting = [&](const auto&...) { ++count; };
+  OvqOptions options;
+  list_fields(counting, options);
+  return count;
+}
+
+// The arguments of such a schema, taken off the stack.
+struct OvqArguments {
+  explicit OvqArguments(Stack& stack) : values(torch::jit::pop(stack, kInputCount + option_count() + kLastCount)) {
+    StackReader reader(c10::ArrayRef<IValue>(values).slice(kInputCount));
+    list_fields(reader, options);
+    const size_t last = kInputCount + reader.read();
+    cu_seqlens = values[last].toOptional<Tensor>();
+    weights = values[last + 1].toOptional<Tensor>();
+    backend = ovq::ops::backend_from(kOp, values[last + 2].toOptional<std::string>());
+  }
+  const Tensor& tensor(size_t i) const { return values[i].toTensor(); }
+
+  std::vector<IValue> values;
+  OvqOptions options;
+  c10::optional<Tensor> cu_seqlens, weights;
+  ovq::ops::Backend backend;
+};
+
+void ovq_attention(const c10::OperatorHandle&, Stack* stack) {
+  const OvqArguments in(*stack);
+  torch::jit::push(*stack, ovq::ops::ovq_attention(in.tensor(0), in.tensor(1), in.tensor(2), in.tensor(3), in.options,
+                                                   in.cu_seqlens, in.weights, in.backend));
+}
+
+void ovq_attention_start(const c10::OperatorHandle&, Stack* stack) {
+  const OvqArguments in(*stack);
+  auto result = ovq::ops::ovq_attention_with_state(in.tensor(0), in.tensor(1), in.tensor(2), in.tensor(3), in.options,
+                                                   in.cu_seqlens, {}, in.weights, in.backend);
+  torch::jit::push(*stack, result.o, result.states);
+}
+
+// The states bring the options; `centroids`, if given, applies from the next write.
+std::tuple<Tensor, std::vector<StatePtr>> ovq_attention_continue(const Tensor& q, const Tensor& k, const Tensor& v,
+                                                                 const Tensor& beta, std::vector<StatePtr> states,
+                                                                 c10::optional<int64_t> centroids,
+                                                                 const c10::optional<Tensor>& cu_seqlens,
+                                                                 const c10::optional<Tensor>& weights,
+                                                                 c10::optional<std::string> backend) {
+  OvqOptions options = states.empty() ? OvqOptions{} : states.front()->options();
+  if (centroids) options.centroids = *centroids;
+  auto result = ovq::ops::ovq_attention_with_state(q, k, v, beta, options, cu_seqlens, states, weights,
+                                                   ovq::ops::backend_from(kOp, backend));
+  return {result.o, result.states};
+}
+
+Tensor ovq_step(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& beta, std::vector<StatePtr> states,
+                const c10::optional<Tensor>& cu_seqlens, const c10::optional<Tensor>& weights) {
+  return ovq::ops::ovq_step(q, k, v, beta, states, cu_seqlens, weights);
+}
+
+Tensor attention(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& beta, int64_t window,
+                 int64_t query_offset, const c10::optional<Tensor>& cu_seqlens, c10::optional<std::string> backend) {
+  return ovq::ops::attention(q, k, v, beta, window, query_offset, cu_seqlens,
+                             ovq::ops::backend_from("attention", backend));
+}
+
+}  // namespace
+
+TORCH_LIBRARY(ovq, library) {
+  library.class_<State>("State")
+      .def("keys", [](const StatePtr& self) { return self->tensors().keys; })
+      .def("values", [](const StatePtr& self) { return self->tensors().values; })
+      .def("pending_keys", [](const StatePtr& self) { return self->tensors().pending_keys; })
+      .def("pending_values", [](const StatePtr& self) { return self->tensors().pending_values; })
+      .def("counts", [](const StatePtr& self) { return self->counts(); })
+      .def("weighted", [](const StatePtr& self) { return self->options().weighted; })
+      .def("pending_weights",
+           [](const StatePtr& self) -> c10::optional<Tensor> {
+             const Tensor weights = self->pending_weights();
+             return weights.defined() ? c10::optional<Tensor>(weights) : c10::nullopt;
+           })
+      .def("position", [](const StatePtr& self) { return self->position(); })
+      .def("nbytes", [](const StatePtr& self) { return self->nbytes(); })
+      .def("fused", [](const StatePtr& self) { return self->fused(); })
+      .def("options", [](const StatePtr& self) { return ovq::fields_to_json(self->options()).dump(); })
+      .def("clone", [](const StatePtr& self) { return self->clone(); })
+      .def("detach", [](const StatePtr& self) { return self->detach(); })
+      .def("save", [](const StatePtr& self, std::string path) { self->save(path); })
+      .def("to_bytes", [](const StatePtr& self) { return self->to_bytes(); });
+  library.def("load_state(str path) -> __torch__.torch.classes.ovq.State",
+              [](std::string path) { return State::load(path); });
+  library.def("state_from_bytes(Tensor bytes) -> __torch__.torch.classes.ovq.State",
+              [](const Tensor& bytes) { return State::from_bytes(bytes); });
+  // The fields of the options, as FieldDescriber has them.
+  library.def("ovq_options() -> str", [] { return ovq::describe_fields<OvqOptions>().dump(); });
+  library.def(
+      "attention(Tensor q, Tensor k, Tensor v, Tensor beta, int window=0, int query_offset=0, Tensor? cu_seqlens=None, "
+      "str? backend=None) -> Tensor",
+      attention);
+  const std::string inputs = kInputs, states = kStates, last = kLast;
+  library.def(schema("ovq_attention", "Tensor").c_str(), torch::CppFunction::makeFromBoxedFunction<&ovq_attention>());
+  library.def(schema("ovq_attention_start", "(Tensor, " + states + ")").c_str(),
+              torch::CppFunction::makeFromBoxedFunction<&ovq_attention_start>());
+  library.def(("ovq_attention_continue(" + inputs + ", " + states + " states, int? centroids=None" + last +
+               ") -> (Tensor, " + states + ")")
+                  .c_str(),
+              ovq_attention_continue);
+  library.def(
+      ("ovq_step(" + inputs + ", " + states + " states, Tensor? cu_seqlens=None, Tensor? weights=None) -> Tensor")
+          .c_str(),
+      ovq_step);
+}
