@@ -27,7 +27,9 @@ if(OVQ_BUILD_CLI)
 endif()
 
 add_test(NAME python COMMAND /usr/bin/python3 -m pytest -q -p no:cacheprovider ${PROJECT_SOURCE_DIR}/tests/python)
-add_test(NAME python.drop_in COMMAND /usr/bin/python3 ${PROJECT_SOURCE_DIR}/examples/python/drop_in.py)
-add_test(NAME python.generate COMMAND /usr/bin/python3 ${PROJECT_SOURCE_DIR}/examples/python/generate.py)
-set_tests_properties(python python.drop_in python.generate PROPERTIES TIMEOUT 300 COST 20
+add_test(NAME example.python.drop_in COMMAND /usr/bin/python3 ${PROJECT_SOURCE_DIR}/examples/python/drop_in.py)
+add_test(NAME example.python.generate COMMAND /usr/bin/python3 ${PROJECT_SOURCE_DIR}/examples/python/generate.py)
+add_test(NAME example.readme
+  COMMAND /usr/bin/python3 ${CMAKE_CURRENT_LIST_DIR}/markdown.py --run ${PROJECT_SOURCE_DIR}/README.md)
+set_tests_properties(python example.python.drop_in example.python.generate example.readme PROPERTIES TIMEOUT 300 COST 20
   ENVIRONMENT "PYTHONPATH=${PROJECT_BINARY_DIR}/python;OMP_WAIT_POLICY=PASSIVE;PYTHONDONTWRITEBYTECODE=1")

@@ -1,0 +1,13 @@
+# The C++ examples inside this build; install/run.cmake builds and runs them against the installed library.
+set(CMAKE_RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/examples)
+add_subdirectory(${PROJECT_SOURCE_DIR}/examples/cpp ${PROJECT_BINARY_DIR}/examples)
+set(CMAKE_RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests)
+foreach(name stream train_layer generate)
+  if(TARGET ${name})
+    if(NOT name STREQUAL stream)
+      ovq_use_torch(${name})
+    endif()
+    add_test(NAME example.${name} COMMAND ${name})
+    set_tests_properties(example.${name} PROPERTIES TIMEOUT 300 ENVIRONMENT OMP_WAIT_POLICY=PASSIVE)
+  endif()
+endforeach()
