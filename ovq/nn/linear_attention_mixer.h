@@ -2,10 +2,7 @@
 //   q, k, v = silu(conv(W x)), q and k of norm one per head;  y = W_o RMSNorm(linear_attention(q, k, v))
 #pragma once
 
-#include "ovq/nn/mixer.h"
-#include "ovq/nn/projection.h"
-#include "ovq/nn/rms_norm.h"
-#include "ovq/nn/short_convolution.h"
+#include "ovq/nn/recurrent_mixer.h"
 
 namespace ovq::nn {
 
@@ -18,21 +15,17 @@ struct LinearAttentionMixerOptions {
   int64_t chunk = 64;
 };
 
-class LinearAttentionMixer : public Mixer {
+class LinearAttentionMixer : public RecurrentMixer {
  public:
   explicit LinearAttentionMixer(const LinearAttentionMixerOptions& options);
 
-  int64_t state_bytes(int64_t tokens) const override;
   const LinearAttentionMixerOptions& options() const { return options_; }
 
  protected:
-  Tensor mix(const Tensor& x, MixerState* state, const OptionalTensor& cu_seqlens) override;
+  Recurred recur(const Call& call) override;
 
  private:
   LinearAttentionMixerOptions options_;
-  Projection q_proj_, k_proj_, v_proj_, o_proj_;
-  ShortConvolution conv_q_, conv_k_, conv_v_;
-  RMSNorm norm_;
 };
 
 }  // namespace ovq::nn

@@ -3,10 +3,7 @@
 //   g = logsigmoid(W_a x + b);  y = W_o RMSNorm(mesa(q, k, v, g, beta, softplus(lambda) + 0.25))
 #pragma once
 
-#include "ovq/nn/mixer.h"
-#include "ovq/nn/projection.h"
-#include "ovq/nn/rms_norm.h"
-#include "ovq/nn/short_convolution.h"
+#include "ovq/nn/recurrent_mixer.h"
 
 namespace ovq::nn {
 
@@ -20,22 +17,20 @@ struct MesaNetOptions {
   int64_t chunk = 64;
 };
 
-class MesaNet : public Mixer {
+class MesaNet : public RecurrentMixer {
  public:
   explicit MesaNet(const MesaNetOptions& options);
 
-  int64_t state_bytes(int64_t tokens) const override;
   const MesaNetOptions& options() const { return options_; }
 
  protected:
-  Tensor mix(const Tensor& x, MixerState* state, const OptionalTensor& cu_seqlens) override;
+  int64_t state_elements() const override;
+  Recurred recur(const Call& call) override;
 
  private:
   MesaNetOptions options_;
-  Projection q_proj_, k_proj_, v_proj_, a_proj_, b_proj_, o_proj_;
-  ShortConvolution conv_q_, conv_k_;
+  Projection a_proj_{nullptr}, b_proj_{nullptr};
   Tensor lambda_;  // [heads, key_dim]
-  RMSNorm norm_;
 };
 
 }  // namespace ovq::nn
