@@ -8,9 +8,11 @@ function(ovq_add_torch_test name library)
   set_tests_properties(${name} PROPERTIES ENVIRONMENT OMP_WAIT_POLICY=PASSIVE TIMEOUT 600 COST 30)
 endfunction()
 
-ovq_add_torch_test(ops_test ovq::ops ops/attention_test.cpp ops/ovq_attention_test.cpp ops/strides_test.cpp)
+ovq_add_torch_test(ops_test ovq::ops
+  ops/attention_test.cpp ops/ovq_attention_test.cpp ops/recurrences_test.cpp ops/rms_norm_test.cpp
+  ops/rotary_test.cpp ops/short_convolution_test.cpp ops/strides_test.cpp ops/vector_quantize_test.cpp)
 ovq_add_torch_test(nn_test ovq::nn nn/attention_mixers_test.cpp nn/layers_test.cpp nn/linear_mixers_test.cpp
-  nn/mixers_test.cpp nn/recurrences_test.cpp nn/vq_test.cpp)
+  nn/mixers_test.cpp nn/vq_test.cpp)
 ovq_add_torch_test(models_test ovq::models
   models/config_test.cpp models/inspect_test.cpp models/language_model_test.cpp)
 ovq_add_torch_test(train_test ovq::train

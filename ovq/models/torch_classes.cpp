@@ -10,7 +10,7 @@
 #include "ovq/models/parts.h"
 #include "ovq/models/presets.h"
 #include "ovq/models/weights.h"
-#include "ovq/nn/packed.h"
+#include "ovq/ops/packed.h"
 
 namespace ovq::models {
 namespace {
@@ -168,7 +168,7 @@ Tensor run_all(const Handle& handle, const Tensor& x, const std::vector<StatesPt
     return run(handle, x, states.front()->state);
   }
   check(x.dim() >= 2, kOp, "x has ", x.dim(), " dimensions; must have batch and time");
-  const auto sequences = kernels::check_sequences(kOp, x.size(0), x.size(1), nn::offsets_of(cu_seqlens));
+  const auto sequences = kernels::check_sequences(kOp, x.size(0), x.size(1), ops::offsets_of(kOp, cu_seqlens));
   check(states.size() == sequences.size(), kOp, "states has ", states.size(), "; must be ", sequences.size(),
         ", one per packed sequence");
   std::vector<Tensor> parts;
@@ -295,20 +295,10 @@ void define_states(torch::Library& library) {
       });
 }
 
-// What Python's parts compute when they are called themselves.
+// What stands in for the parts that Python replaced.
 void define_parts(torch::Library& library) {
   library.class_<ReplacedParts>("ReplacedParts")
       .def(torch::init<ReplacedParts::Tensors, ReplacedParts::Keys>(), "", {torch::arg("tensors"), torch::arg("keys")});
-  library.def("rms_norm(Tensor x, Tensor weight, float eps, int groups=1) -> Tensor", nn::rms_norm);
-  library.def("short_convolution(Tensor x, Tensor weight, Tensor? bias, Tensor? before, Tensor? cu_seqlens) -> Tensor",
-              [](const Tensor& x, const Tensor& weight, const OptionalTensor& bias, const OptionalTensor& before,
-                 const OptionalTensor& cu_seqlens) {
-                return nn::short_convolution({.x = x,
-                                              .weight = weight,
-                                              .bias = bias.value_or(Tensor()),
-                                              .before = before.value_or(Tensor()),
-                                              .cu_seqlens = cu_seqlens});
-              });
 }
 
 TORCH_LIBRARY_FRAGMENT(ovq, library) {

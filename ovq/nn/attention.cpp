@@ -2,8 +2,8 @@
 
 #include "ovq/base/error.h"
 #include "ovq/nn/cache.h"
-#include "ovq/nn/rotary.h"
 #include "ovq/ops/attention.h"
+#include "ovq/ops/rotary.h"
 
 namespace ovq::nn {
 Attention::Attention(const AttentionOptions& options) : AttentionHeads("attention", options.heads), options_(options) {
@@ -27,10 +27,10 @@ int64_t Attention::state_bytes(int64_t tokens) const {
 Tensor Attention::mix(const Tensor& x, MixerState* state, const OptionalTensor& cu_seqlens) {
   auto [q, k, v] = attention_inputs(x, state, cu_seqlens);
   if (options_.rope) {
-    const RotaryOptions rotation{options_.rope_base, state != nullptr ? state->position : 0, cu_seqlens};
-    const Tensor table = rotary_table(q, rotation);
-    q = rotate(q, table);
-    k = rotate(k, table);
+    const ops::RotaryOptions rotation{options_.rope_base, state != nullptr ? state->position : 0, cu_seqlens};
+    const Tensor table = ops::rotary_table(q, rotation);
+    q = ops::rotate(q, table);
+    k = ops::rotate(k, table);
   }
   if (state == nullptr) return output(ops::attention(q, k, v, beta(), options_.window, 0, cu_seqlens));
   const Tensor keys = extend_cache(state->tensors["keys"], k, options_.window);

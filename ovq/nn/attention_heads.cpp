@@ -3,10 +3,10 @@
 #include <cmath>
 
 #include "ovq/base/error.h"
-#include "ovq/nn/packed.h"
 #include "ovq/nn/parameters.h"
 #include "ovq/nn/replaced.h"
-#include "ovq/nn/rms_norm.h"
+#include "ovq/ops/packed.h"
+#include "ovq/ops/rms_norm.h"
 
 namespace ovq::nn {
 namespace {
@@ -29,7 +29,7 @@ HeadOptions completed(const char* op, HeadOptions options) {
 
 }  // namespace
 
-Tensor unit_norm(const Tensor& x) { return l2n(x, 1e-12); }
+Tensor unit_norm(const Tensor& x) { return ops::l2_norm(x, 1e-12); }
 
 AttentionHeads::AttentionHeads(const char* op, const HeadOptions& options) : op_(op), heads_(completed(op, options)) {
   const int64_t query_width = heads_.heads * heads_.head_dim, key_width = heads_.kv_heads * heads_.head_dim;
@@ -81,7 +81,7 @@ Tensor AttentionHeads::shifted(const Tensor& x, const char* name, MixerState* st
     last = x.narrow(1, time - 1, 1).clone();                // not a view, which would keep all of x
   }
   const Tensor all = at::cat({before, x}, 1);
-  const std::vector<int64_t> offsets = offsets_of(cu_seqlens);
+  const std::vector<int64_t> offsets = ops::offsets_of(op_, cu_seqlens);
   if (offsets.empty()) return all.narrow(1, 0, time);
   const Tensor from = at::arange(time, at::kLong);
   for (const auto& sequence : kernels::check_sequences(op_, x.size(0), time, offsets)) {

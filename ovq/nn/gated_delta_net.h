@@ -1,13 +1,10 @@
 // Gated DeltaNet (arXiv 2412.06464):
 //   q, k, v = silu(conv(W x)), q and k of norm one per head;  beta = sigmoid(W_b x)
-//   g = -exp(A_log) softplus(W_a x + dt_bias);  y = W_o (RMSNorm(gated_delta(q, k, v, g, beta)) . silu(W_g x))
+//   g = -exp(A_log) softplus(W_a x + dt_bias);  y = W_o (RMSNorm(gated_delta_rule(q, k, v, g, beta)) . silu(W_g x))
 #pragma once
 
 #include "ovq/base/fields.h"
-#include "ovq/nn/mixer.h"
-#include "ovq/nn/projection.h"
-#include "ovq/nn/rms_norm.h"
-#include "ovq/nn/short_convolution.h"
+#include "ovq/nn/recurrent_mixer.h"
 
 namespace ovq::nn {
 
@@ -29,22 +26,19 @@ void list_fields(Fields& field, GatedDeltaNetOptions& o) {
   field("chunk", o.chunk, "tokens computed at a time; a matter of speed only", at_least(1));
 }
 
-class GatedDeltaNet : public Mixer {
+class GatedDeltaNet : public RecurrentMixer {
  public:
   explicit GatedDeltaNet(const GatedDeltaNetOptions& options);
 
-  int64_t state_bytes(int64_t tokens) const override;
   const GatedDeltaNetOptions& options() const { return options_; }
 
  protected:
-  Tensor mix(const Tensor& x, MixerState* state, const OptionalTensor& cu_seqlens) override;
+  Recurred recur(const Call& call) override;
 
  private:
   GatedDeltaNetOptions options_;
-  Projection q_proj_, k_proj_, v_proj_, g_proj_, a_proj_, b_proj_, o_proj_;
-  ShortConvolution conv_q_, conv_k_, conv_v_;
+  Projection g_proj_{nullptr}, a_proj_{nullptr}, b_proj_{nullptr};
   Tensor A_log_, dt_bias_;  // [heads]
-  RMSNorm norm_;
 };
 
 }  // namespace ovq::nn

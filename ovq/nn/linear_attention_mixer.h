@@ -3,10 +3,7 @@
 #pragma once
 
 #include "ovq/base/fields.h"
-#include "ovq/nn/mixer.h"
-#include "ovq/nn/projection.h"
-#include "ovq/nn/rms_norm.h"
-#include "ovq/nn/short_convolution.h"
+#include "ovq/nn/recurrent_mixer.h"
 
 namespace ovq::nn {
 
@@ -28,21 +25,17 @@ void list_fields(Fields& field, LinearAttentionMixerOptions& o) {
   field("chunk", o.chunk, "tokens computed at a time; a matter of speed only", at_least(1));
 }
 
-class LinearAttentionMixer : public Mixer {
+class LinearAttentionMixer : public RecurrentMixer {
  public:
   explicit LinearAttentionMixer(const LinearAttentionMixerOptions& options);
 
-  int64_t state_bytes(int64_t tokens) const override;
   const LinearAttentionMixerOptions& options() const { return options_; }
 
  protected:
-  Tensor mix(const Tensor& x, MixerState* state, const OptionalTensor& cu_seqlens) override;
+  Recurred recur(const Call& call) override;
 
  private:
   LinearAttentionMixerOptions options_;
-  Projection q_proj_, k_proj_, v_proj_, o_proj_;
-  ShortConvolution conv_q_, conv_k_, conv_v_;
-  RMSNorm norm_;
 };
 
 }  // namespace ovq::nn

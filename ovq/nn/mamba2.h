@@ -5,10 +5,7 @@
 #pragma once
 
 #include "ovq/base/fields.h"
-#include "ovq/nn/mixer.h"
-#include "ovq/nn/projection.h"
-#include "ovq/nn/rms_norm.h"
-#include "ovq/nn/short_convolution.h"
+#include "ovq/nn/recurrent_mixer.h"
 
 namespace ovq::nn {
 
@@ -34,25 +31,24 @@ void list_fields(Fields& field, Mamba2Options& o) {
   field("chunk", o.chunk, "tokens computed at a time; a matter of speed only", at_least(1));
 }
 
-class Mamba2 : public Mixer {
+class Mamba2 : public RecurrentMixer {
  public:
   explicit Mamba2(const Mamba2Options& options);
 
-  int64_t state_bytes(int64_t tokens) const override;
   const Mamba2Options& options() const { return options_; }  // with heads filled in
 
  protected:
-  Tensor mix(const Tensor& x, MixerState* state, const OptionalTensor& cu_seqlens) override;
+  Tensor normalised(const Tensor& o, const Tensor& gate) override;
+  Recurred recur(const Call& call) override;
 
  private:
   int64_t inner() const { return options_.heads * options_.head_dim; }
-  int64_t convolved() const { return inner() + 2 * options_.groups * options_.state; }
+  int64_t convolved_channels() const { return inner() + 2 * options_.groups * options_.state; }
 
   Mamba2Options options_;
-  Projection in_proj_, out_proj_;
-  ShortConvolution conv_;
+  Projection in_proj_{nullptr};
+  ShortConvolution conv_{nullptr};
   Tensor A_log_, dt_bias_, D_;  // [heads]
-  RMSNorm norm_;
 };
 
 }  // namespace ovq::nn

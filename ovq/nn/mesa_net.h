@@ -4,10 +4,7 @@
 #pragma once
 
 #include "ovq/base/fields.h"
-#include "ovq/nn/mixer.h"
-#include "ovq/nn/projection.h"
-#include "ovq/nn/rms_norm.h"
-#include "ovq/nn/short_convolution.h"
+#include "ovq/nn/recurrent_mixer.h"
 
 namespace ovq::nn {
 
@@ -31,22 +28,20 @@ void list_fields(Fields& field, MesaNetOptions& o) {
   field("chunk", o.chunk, "tokens computed at a time; a matter of speed only", at_least(1));
 }
 
-class MesaNet : public Mixer {
+class MesaNet : public RecurrentMixer {
  public:
   explicit MesaNet(const MesaNetOptions& options);
 
-  int64_t state_bytes(int64_t tokens) const override;
   const MesaNetOptions& options() const { return options_; }
 
  protected:
-  Tensor mix(const Tensor& x, MixerState* state, const OptionalTensor& cu_seqlens) override;
+  int64_t state_elements() const override;
+  Recurred recur(const Call& call) override;
 
  private:
   MesaNetOptions options_;
-  Projection q_proj_, k_proj_, v_proj_, a_proj_, b_proj_, o_proj_;
-  ShortConvolution conv_q_, conv_k_;
+  Projection a_proj_{nullptr}, b_proj_{nullptr};
   Tensor lambda_;  // [heads, key_dim]
-  RMSNorm norm_;
 };
 
 }  // namespace ovq::nn

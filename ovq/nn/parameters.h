@@ -4,9 +4,7 @@
 #include <cmath>
 
 #include "ovq/base/error.h"
-#include "ovq/nn/mixer.h"
 #include "ovq/nn/projection.h"
-#include "ovq/nn/short_convolution.h"
 #include "ovq/ops/torch.h"
 
 namespace ovq::nn {
@@ -18,20 +16,6 @@ inline Projection make_projection(int64_t from, int64_t to, bool bias = false) {
   linear->weight.normal_(0, 0.02);
   if (bias) linear->bias.zero_();
   return linear;
-}
-
-// What the states of a linear mixer depend on.
-template <class Options>
-StateLayout recurrence_layout(const char* kind, const Options& options) {
-  StateLayout layout(kind);
-  layout.add("heads", options.heads).add("key_dim", options.key_dim).add("value_dim", options.value_dim);
-  layout.add("conv_width", options.conv_width);
-  return layout;
-}
-
-// What stands behind projections.
-inline ShortConvolutionOptions silu_convolution(int64_t channels, int64_t width) {
-  return {.channels = channels, .width = width, .activation = Activation::silu};
 }
 
 // Steps log-uniform in [1e-3, 1e-1] as what softplus turns into them.

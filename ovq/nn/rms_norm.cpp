@@ -1,154 +1,12 @@
 #include "ovq/nn/rms_norm.h"
 
-#include <cmath>
-
 #include "ovq/base/error.h"
 #include "ovq/nn/replaced.h"
-#include "ovq/nn/rows.h"
-#include "ovq/ops/inputs.h"
+#include "ovq/ops/rms_norm.h"
 
 namespace ovq::nn {
-namespace {
 
 using at::Tensor;
-using torch::autograd::AutogradContext;
-using torch::autograd::variable_list;
-
-constexpr int64_t kBlock = 32;  // rows a thread takes at a time
-
-// y_i = x_i r_i w, r_i = (scale sum(x_i^2) + eps)^(-1/2), of each group of a row. No weight: ones. r [rows, groups]
-template <class T>
-void normalise(const Tensor& x, const Tensor& weight, double scale, double eps, const Tensor& y, const Tensor& r) {
-  const int64_t rows = r.size(0), groups = r.size(1), size = x.size(-1) / groups;
-  const T* const from = x.data_ptr<T>();
-  const T* const w = weight.defined() ? weight.data_ptr<T>() : nullptr;
-  T *const to = y.data_ptr<T>(), *const inverse = r.data_ptr<T>();
-  parallel_blocks(rows, kBlock, groups * size, [&](int64_t begin, int64_t end) {
-    for (int64_t part = begin * groups; part < end * groups; ++part) {
-      const T* const x_row = from + part * size;
-      T* const y_row = to + part * size;
-      const T inv = T(1) / std::sqrt(T(scale) * dot(x_row, x_row, size) + T(eps));
-      inverse[part] = inv;
-      if (w != nullptr) {
-        const T* const w_row = w + part % groups * size;
-        for (int64_t i = 0; i < size; ++i) y_row[i] = x_row[i] * inv * w_row[i];
-      } else {
-        for (int64_t i = 0; i < size; ++i) y_row[i] = x_row[i] * inv;
-      }
-    }
-  });
-}
-
-// dw is a row per block of rows.
-template <class T>
-void rms_norm_backward(const Tensor& d_y, const Tensor& x, const Tensor& weight, const Tensor& r, const Tensor& d_x,
-                       const Tensor& d_w) {
-  const int64_t rows = r.size(0), groups = r.size(1), size = x.size(-1) / groups;
-  const T *const dy = d_y.data_ptr<T>(), *const from = x.data_ptr<T>(), *const w = weight.data_ptr<T>();
-  const T* const inverse = r.data_ptr<T>();
-  T *const dx = d_x.data_ptr<T>(), *const dw = d_w.data_ptr<T>();
-  parallel_blocks(rows, kBlock, groups * size, [&](int64_t begin, int64_t end) {
-    T* const dw_block = dw + begin / kBlock * groups * size;
-    std::fill_n(dw_block, groups * size, T(0));
-    for (int64_t part = begin * groups; part < end * groups; ++part) {
-      const T *const x_row = from + part * size, *const dy_row = dy + part * size;
-      T* const dx_row = dx + part * size;
-      const T* const w_row = w + part % groups * size;
-      T* const dw_row = dw_block + part % groups * size;
-      const T inv = inverse[part];
-      for (int64_t i = 0; i < size; ++i) dx_row[i] = dy_row[i] * w_row[i];  // g
-      const T projection = inv * inv / T(size) * dot(dx_row, x_row, size);
-      for (int64_t i = 0; i < size; ++i) {
-        dw_row[i] += dy_row[i] * (x_row[i] * inv);
-        dx_row[i] = inv * (dx_row[i] - x_row[i] * projection);
-      }
-    }
-  });
-}
-
-template <class T>
-void l2n_backward(const Tensor& d_y, const Tensor& y, const Tensor& r, const Tensor& d_x) {
-  const int64_t rows = r.numel(), size = y.size(-1);
-  const T *const dy = d_y.data_ptr<T>(), *const unit = y.data_ptr<T>(), *const inverse = r.data_ptr<T>();
-  T* const dx = d_x.data_ptr<T>();
-  parallel_blocks(rows, kBlock, size, [&](int64_t begin, int64_t end) {
-    for (int64_t row = begin; row < end; ++row) {
-      const T *const y_row = unit + row * size, *const dy_row = dy + row * size;
-      T* const dx_row = dx + row * size;
-      const T projection = dot(dy_row, y_row, size);
-      for (int64_t i = 0; i < size; ++i) dx_row[i] = inverse[row] * (dy_row[i] - y_row[i] * projection);
-    }
-  });
-}
-
-Tensor inverse_norms(const Tensor& x, int64_t groups = 1) {
-  return at::empty({x.numel() / x.size(-1), groups}, x.options());
-}
-
-class RmsNormFunction : public torch::autograd::Function<RmsNormFunction> {
- public:
-  static Tensor forward(AutogradContext* context, const Tensor& x_any, const Tensor& weight_any, double eps,
-                        int64_t groups) {
-    RECORD_USER_SCOPE("ovq::rms_norm_forward");
-    const Tensor x = x_any.contiguous(), weight = weight_any.contiguous();
-    const Tensor y = at::empty(x.sizes(), x.options()), r = inverse_norms(x, groups);
-    const double scale = static_cast<double>(groups) / static_cast<double>(x.size(-1));
-    AT_DISPATCH_FLOATING_TYPES(x.scalar_type(), "rms_norm", [&] { normalise<scalar_t>(x, weight, scale, eps, y, r); });
-    context->save_for_backward({x, weight, r});
-    return y;
-  }
-
-  static variable_list backward(AutogradContext* context, variable_list gradients) {
-    RECORD_USER_SCOPE("ovq::rms_norm_backward");
-    const variable_list saved = context->get_saved_variables();
-    const Tensor &x = saved[0], &weight = saved[1], &r = saved[2];
-    const Tensor d_y = gradients[0].contiguous(), d_x = at::empty(x.sizes(), x.options());
-    const Tensor d_w = at::empty({(r.size(0) + kBlock - 1) / kBlock, x.size(-1)}, x.options());
-    AT_DISPATCH_FLOATING_TYPES(x.scalar_type(), "rms_norm_backward",
-                               [&] { rms_norm_backward<scalar_t>(d_y, x, weight, r, d_x, d_w); });
-    return ops::once_differentiable("rms_norm", {d_x, d_w.sum(0), Tensor(), Tensor()});
-  }
-};
-
-class L2nFunction : public torch::autograd::Function<L2nFunction> {
- public:
-  static Tensor forward(AutogradContext* context, const Tensor& x_any, double eps) {
-    RECORD_USER_SCOPE("ovq::l2n_forward");
-    const Tensor x = x_any.contiguous(), y = at::empty(x.sizes(), x.options()), r = inverse_norms(x);
-    AT_DISPATCH_FLOATING_TYPES(x.scalar_type(), "l2n", [&] { normalise<scalar_t>(x, {}, 1.0, eps, y, r); });
-    context->save_for_backward({y, r});
-    return y;
-  }
-
-  static variable_list backward(AutogradContext* context, variable_list gradients) {
-    RECORD_USER_SCOPE("ovq::l2n_backward");
-    const variable_list saved = context->get_saved_variables();
-    const Tensor &y = saved[0], &r = saved[1];
-    const Tensor d_y = gradients[0].contiguous(), d_x = at::empty(y.sizes(), y.options());
-    AT_DISPATCH_FLOATING_TYPES(y.scalar_type(), "l2n_backward", [&] { l2n_backward<scalar_t>(d_y, y, r, d_x); });
-    return ops::once_differentiable("l2n", {d_x, Tensor()});
-  }
-};
-
-}  // namespace
-
-Tensor rms_norm(const Tensor& x, const Tensor& weight, double eps, int64_t groups) {
-  check(x.dim() >= 1 && weight.dim() == 1 && weight.size(0) == x.size(-1), "rms_norm", "weight has shape ",
-        weight.sizes(), "; must have one element per last dimension of x, ", x.sizes());
-  check(groups >= 1 && x.size(-1) % groups == 0, "rms_norm", "groups is ", groups,
-        "; must divide the last dimension of x, ", x.size(-1));
-  if (x.numel() > 0 && has_loops(x) && weight.scalar_type() == x.scalar_type()) {
-    return RmsNormFunction::apply(x, weight, eps, groups);
-  }
-  const Tensor wide = x.to(at::promote_types(x.scalar_type(), at::kFloat)).unflatten(-1, {groups, x.size(-1) / groups});
-  return ((wide * (wide.square().mean(-1, true) + eps).rsqrt()).flatten(-2) * weight).to(x.scalar_type());
-}
-
-Tensor l2n(const Tensor& x, double eps) {
-  if (x.numel() > 0 && has_loops(x)) return L2nFunction::apply(x, eps);
-  const Tensor wide = x.to(at::promote_types(x.scalar_type(), at::kFloat));
-  return (wide * (wide.square().sum(-1, true) + eps).rsqrt()).to(x.scalar_type());
-}
 
 RMSNormImpl::RMSNormImpl(int64_t size, double eps, int64_t groups)
     : weight(register_parameter("weight", at::ones({size}))), eps_(eps), groups_(groups) {
@@ -158,7 +16,7 @@ RMSNormImpl::RMSNormImpl(int64_t size, double eps, int64_t groups)
 
 Tensor RMSNormImpl::forward(const Tensor& x) {
   if (const PartCall* call = call_of(*this)) return (*call)(x, {}, {});
-  return rms_norm(x, current(weight), eps_, groups_);
+  return ops::rms_norm(x, current(weight), eps_, groups_);
 }
 
 }  // namespace ovq::nn

@@ -1,19 +1,10 @@
-// Normalisation over the last dimension.
-//   rms_norm(x) = x r w,  r = (mean(x^2) + eps)^(-1/2), the mean over all channels or over each of `groups` equal parts
-//   l2n(x)      = x r,    r = (sum(x^2) + eps)^(-1/2)
-// Backward keeps x (or y) and r: with y = x r and g = dy w, dx = r (g - y mean(g y)), dw = sum dy y; for l2n
-// dx = r (dy - y (y . dy)). Both are exact with the eps.
+// ops::rms_norm as a layer: y = x / rms(x) * weight over the last dimension, or over each of `groups` equal parts of
+// it.
 #pragma once
 
 #include "ovq/ops/torch.h"
 
 namespace ovq::nn {
-
-// x [..., C], weight [C] -> [..., C]
-at::Tensor rms_norm(const at::Tensor& x, const at::Tensor& weight, double eps = 1e-6, int64_t groups = 1);
-
-// x [..., C] -> [..., C], rows of norm one
-at::Tensor l2n(const at::Tensor& x, double eps = 1e-6);
 
 class RMSNormImpl : public torch::nn::Module {
  public:

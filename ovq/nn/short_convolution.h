@@ -1,6 +1,4 @@
-// Causal depthwise convolution over time, as the linear layers put it on queries, keys and values:
-//   y_t = act(bias + sum_j weight[:, j] x_{t - width + 1 + j}),  zeros (or carried inputs) before the start
-// Cost: 2 T C width flops forward, twice that backward; reads and writes each element once.
+// ops::short_convolution as a layer, with an activation behind it and the inputs that a state carries before it.
 #pragma once
 
 #include "ovq/ops/torch.h"
@@ -10,17 +8,6 @@ namespace ovq::nn {
 using OptionalTensor = c10::optional<at::Tensor>;
 
 enum class Activation { none, silu };
-
-struct ShortConvolutionInputs {
-  at::Tensor x;               // [B, T, C]
-  at::Tensor weight;          // [C, width]
-  at::Tensor bias;            // [C], or undefined
-  at::Tensor before;          // the width - 1 inputs before x, [B, width - 1, C]; undefined: zeros
-  OptionalTensor cu_seqlens;  // sequences packed along time, each with zeros before it; not together with `before`
-};
-
-// -> [B, T, C]
-at::Tensor short_convolution(const ShortConvolutionInputs& inputs);
 
 struct ShortConvolutionOptions {
   int64_t channels = 0;

@@ -1,52 +1,28 @@
 #include "ovq/nn/vector_quantizer.h"
 
-#include <ATen/CPUGeneratorImpl.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 
 #include <algorithm>
 
 #include "ovq/base/error.h"
 #include "ovq/nn/replaced.h"
-#include "ovq/nn/rms_norm.h"
+#include "ovq/ops/rms_norm.h"
 
 namespace ovq::nn {
 namespace {
 
 using at::Tensor;
 
-constexpr int64_t kScoresAtOnce = int64_t{1} << 24;
-
-// [B, T, H, D] -> [H, B T, D]
-Tensor by_head(const Tensor& z) { return z.permute({2, 0, 1, 3}).reshape({z.size(2), -1, z.size(3)}); }
-
-// [H, B T, ...] -> [B, T, H, ...] in the shape of z
-Tensor by_token(const Tensor& x, const Tensor& z) {
-  std::vector<int64_t> shape = {z.size(2), z.size(0), z.size(1)};
-  std::vector<int64_t> order = {1, 2, 0};
-  for (int64_t i = 2; i < x.dim(); ++i) {
-    shape.push_back(x.size(i));
-    order.push_back(i + 1);
+ops::QuantizerGradient gradient_of(CodebookTraining training) {
+  switch (training) {
+    case CodebookTraining::ema:
+      return ops::QuantizerGradient::straight_through;
+    case CodebookTraining::diveq:
+      return ops::QuantizerGradient::diveq;
+    case CodebookTraining::sf_diveq:
+      break;
   }
-  return x.view(shape).permute(order);
-}
-
-// argmax over j of z . c_j + bias_j: z [H, M, D], c [H, K, D], bias [H, K] or undefined -> [H, M]
-Tensor best_match(const Tensor& z, const Tensor& c, const Tensor& bias) {
-  const torch::NoGradGuard no_grad;
-  const int64_t rows = std::max<int64_t>(1, kScoresAtOnce / std::max<int64_t>(1, c.size(0) * c.size(1)));
-  std::vector<Tensor> parts;
-  for (int64_t first = 0; first < z.size(1); first += rows) {
-    const Tensor piece = z.narrow(1, first, std::min(rows, z.size(1) - first));
-    Tensor scores = at::bmm(piece, c.transpose(1, 2));
-    if (bias.defined()) scores.add_(bias.unsqueeze(1));
-    parts.push_back(scores.argmax(-1));
-  }
-  return parts.empty() ? at::empty({z.size(0), 0}, z.options().dtype(at::kLong)) : at::cat(parts, 1);
-}
-
-// rows index [H, M] of c [H, K, D] -> [H, M, D]
-Tensor gather_rows(const Tensor& c, const Tensor& index) {
-  return c.gather(1, index.unsqueeze(-1).expand({-1, -1, c.size(2)}));
+  return ops::QuantizerGradient::sf_diveq;
 }
 
 // Means of `count` consecutive blocks of z [H, M, D] -> [H, count, D]. With fewer rows than blocks, rows stand in
@@ -66,20 +42,6 @@ void make_zeros(Tensor& sum, const Tensor& like) {
   if (!sum.defined()) sum = at::zeros_like(like).detach();
 }
 
-at::Generator generator_of(uint64_t seed) { return at::make_generator<at::CPUGeneratorImpl>(seed); }
-
-// z + weight |c - z| u: the gradient goes through the distance alone
-Tensor towards(const Tensor& z, const Tensor& c, const Tensor& noise) {
-  const Tensor delta = c - z;
-  Tensor u;
-  {
-    const torch::NoGradGuard no_grad;
-    const Tensor noisy = delta + noise;
-    u = noisy / noisy.norm(2, -1, true).clamp_min(1e-30);
-  }
-  return delta.norm(2, -1, true) * u;
-}
-
 }  // namespace
 
 VectorQuantizer::VectorQuantizer(const QuantizerOptions& options) : options_(options) {
@@ -93,7 +55,7 @@ VectorQuantizer::VectorQuantizer(const QuantizerOptions& options) : options_(opt
   check(options.commitment >= 0, "vq", "commitment is ", options.commitment, "; must be at least 0");
   const std::vector<int64_t> shape = {options.heads, options.codewords, options.dim};
   const bool learned = options.training != CodebookTraining::ema;
-  codebook = register_parameter("codebook", l2n(at::randn(shape)), learned);
+  codebook = register_parameter("codebook", ops::l2_norm(at::randn(shape)), learned);
   unused = register_buffer("unused", at::zeros({options.heads, options.codewords}, at::kLong));
   if (!learned) {
     ema_counts = register_buffer("ema_counts", at::ones({options.heads, options.codewords}));
@@ -101,101 +63,54 @@ VectorQuantizer::VectorQuantizer(const QuantizerOptions& options) : options_(opt
   }
 }
 
-Tensor VectorQuantizer::codewords() const { return l2n(current(codebook), 1e-12); }
+Tensor VectorQuantizer::codewords() const { return ops::l2_norm(current(codebook), 1e-12); }
 
 Tensor VectorQuantizer::nearest(const Tensor& z) const {
   const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
-  return by_token(best_match(by_head(z.detach().to(codebook.scalar_type())), codewords().detach(), {}), z);
+  const Tensor rows = ops::by_head(z.detach().to(codebook.scalar_type()));
+  return ops::by_token(ops::nearest_codeword(rows, codewords().detach()), z.size(0), z.size(1));
 }
 
 int64_t VectorQuantizer::dead(int64_t steps) const { return current(unused).ge(steps).sum().item<int64_t>(); }
 
-void VectorQuantizer::note_use(const Tensor& index) {
+void VectorQuantizer::note(const Tensor& z, const Tensor& words, const ops::VectorQuantized& quantized) {
+  const torch::NoGradGuard no_grad;
+  const bool segments = options_.training == CodebookTraining::sf_diveq;
+  const Tensor used = segments ? at::cat({quantized.index, quantized.index + 1}, 1) : quantized.index;
   make_zeros(used_, codebook.select(-1, 0));
-  used_.scatter_add_(1, index, at::ones_like(index, used_.options()));
+  used_.scatter_add_(1, used, at::ones_like(used, used_.options()));
+  const Tensor nearest = segments ? ops::gather_rows(words, ops::nearest_codeword(z, words)) : quantized.codeword;
+  similarity_ = (z.detach() * nearest.detach()).sum(-1).mean().item<double>();
+  if (options_.training == CodebookTraining::ema) {
+    make_zeros(sums_, codebook);
+    sums_.scatter_add_(1, quantized.index.unsqueeze(-1).expand_as(z), z.detach());
+  }
 }
 
-void VectorQuantizer::note_similarity(const Tensor& z, const Tensor& c) {
-  similarity_ = (z.detach() * c.detach()).sum(-1).mean().item<double>();
-}
-
-Tensor VectorQuantizer::quantize(const Tensor& z_tokens, uint64_t seed, Note note) {
+Tensor VectorQuantizer::quantize(const Tensor& z_tokens, uint64_t seed, Note noted) {
   // In the codebook's precision, also under autocast: which codeword is nearest is no matter for eight bits.
   const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
-  const Tensor z = by_head(z_tokens.to(codebook.scalar_type()));
-  Tensor quantized;
-  switch (options_.training) {
-    case CodebookTraining::ema:
-      quantized = quantize_ema(z, note);
-      break;
-    case CodebookTraining::diveq:
-      quantized = quantize_diveq(z, seed, note);
-      break;
-    case CodebookTraining::sf_diveq:
-      quantized = quantize_sf_diveq(z, seed, note);
-      break;
+  const Tensor z = ops::by_head(z_tokens.to(codebook.scalar_type())), words = codewords();
+  const ops::VectorQuantized quantized =
+      ops::vector_quantize({.z = z,
+                            .codewords = words,
+                            .bonus = current(unused).to(z.scalar_type()) * options_.no_use,
+                            .gradient = gradient_of(options_.training),
+                            .noise = options_.noise,
+                            .seed = seed});
+  if (options_.training == CodebookTraining::ema) {
+    commitment_ = options_.commitment * (z - quantized.codeword.detach()).square().sum(-1).sum(0).mean();
+    // An error now, not at the step's end, if it cannot be.
+    if (noted == Note::yes) current_to_write("quantizer.codebook", codebook);
   }
-  return by_token(quantized, z_tokens).to(z_tokens.scalar_type());
-}
-
-Tensor VectorQuantizer::quantize_ema(const Tensor& z, Note note) {
-  const Tensor bonus = current(unused).to(z.scalar_type()) * options_.no_use;
-  const Tensor index = best_match(z, codewords(), bonus);
-  const Tensor c = gather_rows(codewords(), index);
-  commitment_ = options_.commitment * (z - c.detach()).square().sum(-1).sum(0).mean();
-  if (note == Note::yes) {
-    const torch::NoGradGuard no_grad;
-    current_to_write("quantizer.codebook", codebook);  // an error now, not at the step's end, if it cannot be
-    note_use(index);
-    note_similarity(z, c);
-    make_zeros(sums_, codebook);
-    sums_.scatter_add_(1, index.unsqueeze(-1).expand_as(z), z.detach());
-  }
-  return z + (c - z).detach();
-}
-
-Tensor VectorQuantizer::quantize_diveq(const Tensor& z, uint64_t seed, Note note) {
-  const Tensor words = codewords();
-  const Tensor index = best_match(z, words, current(unused).to(z.scalar_type()) * options_.no_use);
-  const Tensor c = gather_rows(words, index);
-  if (note == Note::yes) {
-    note_use(index);
-    note_similarity(z, c);
-  }
-  const Tensor noise = at::randn(z.sizes(), generator_of(seed), z.options()) * options_.noise;
-  return z + towards(z, c, noise);
-}
-
-Tensor VectorQuantizer::quantize_sf_diveq(const Tensor& z, uint64_t seed, Note note) {
-  at::Generator generator = generator_of(seed);
-  const Tensor words = codewords();
-  const int64_t segments = options_.codewords - 1;
-  const Tensor unused = current(this->unused);
-  const Tensor share = at::rand({options_.heads, segments, 1}, generator, z.options());
-  const Tensor first = words.narrow(1, 0, segments), second = words.narrow(1, 1, segments);
-  Tensor index;
-  {
-    const torch::NoGradGuard no_grad;
-    const Tensor points = (1 - share) * first + share * second;
-    const Tensor idle = at::maximum(unused.narrow(1, 0, segments), unused.narrow(1, 1, segments));
-    // |z - d|^2 is smallest where z . d - |d|^2 / 2 is largest; the bonus counts as similarity
-    index = best_match(z, points, idle.to(z.scalar_type()) * options_.no_use - points.square().sum(-1) / 2);
-    if (note == Note::yes) {
-      note_use(at::cat({index, index + 1}, 1));
-      note_similarity(z, gather_rows(words, best_match(z, words, {})));
-    }
-  }
-  const Tensor a = gather_rows(words, index), b = gather_rows(words, index + 1);
-  const Tensor l = gather_rows(share, index);
-  const Tensor noise_a = at::randn(z.sizes(), generator, z.options()) * options_.noise;
-  const Tensor noise_b = at::randn(z.sizes(), generator, z.options()) * options_.noise;
-  return z + (1 - l) * towards(z, a, noise_a) + l * towards(z, b, noise_b);
+  if (noted == Note::yes) note(z, words, quantized);
+  return ops::by_token(quantized.z_q, z_tokens.size(0), z_tokens.size(1)).to(z_tokens.scalar_type());
 }
 
 void VectorQuantizer::collect(const Tensor& z_tokens) {
   const torch::NoGradGuard no_grad;
   current_to_write("quantizer.codebook", codebook);  // an error now, not at the step's end, if it cannot be
-  const Tensor z = by_head(z_tokens.detach().to(codebook.scalar_type()));
+  const Tensor z = ops::by_head(z_tokens.detach().to(codebook.scalar_type()));
   if (z.size(1) > 0) collected_.push_back(block_means(z, std::min(options_.codewords, z.size(1))));
 }
 
@@ -232,7 +147,7 @@ bool VectorQuantizer::end_step() {
   const Tensor found = start_.defined() ? start_.norm(2, -1, true).gt(0) : Tensor();
   const bool starts = found.defined() && found.any().item<bool>();
   if (starts) {
-    codebook.copy_(l2n(at::where(found, start_, codebook), 1e-12));
+    codebook.copy_(ops::l2_norm(at::where(found, start_, codebook), 1e-12));
     unused.zero_();
     if (ema_sums.defined()) {
       ema_counts.fill_(1);

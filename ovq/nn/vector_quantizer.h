@@ -1,9 +1,9 @@
 // A learned codebook of unit-norm codewords per head, and the ways to train it.
 //
-//   ema       z_q = c_i with a straight-through gradient; codewords follow moving averages of the keys they stand for,
-//             and a commitment loss pulls the keys (Lingle 2023)
-//   diveq     z_q = z + |c_i - z| u,  u = stop[(w + c_i - z) / |w + c_i - z|],  w ~ N(0, s^2 I)  (arXiv 2509.26469)
-//   sf_diveq  the same towards both ends of the nearest segment point d_j = (1 - l_j) c_j + l_j c_{j+1}, l_j ~ U(0, 1)
+//   ema       a straight-through gradient; codewords follow moving averages of the keys they stand for, and a
+//   commitment
+//             loss pulls the keys (Lingle 2023)
+//   diveq, sf_diveq  codewords learn by gradients; see ops/vector_quantize.h
 //
 // No-use bonus: a codeword unused for m training steps gets `no_use` * m added to its similarity in the search.
 //
@@ -16,7 +16,7 @@
 #include <vector>
 
 #include "ovq/base/fields.h"
-#include "ovq/ops/torch.h"
+#include "ovq/ops/vector_quantize.h"
 
 namespace ovq::nn {
 
@@ -47,7 +47,7 @@ class VectorQuantizer : public torch::nn::Module {
   at::Tensor nearest(const at::Tensor& z) const;
 
   // Training: z [B, T, H, D] -> z_q [B, T, H, D]. All noise comes from `seed`.
-  at::Tensor quantize(const at::Tensor& z, uint64_t seed, Note note = Note::yes);
+  at::Tensor quantize(const at::Tensor& z, uint64_t seed, Note noted = Note::yes);
 
   // Keys z [B, T, H, D] for the codebook to start from.
   void collect(const at::Tensor& z);
@@ -75,11 +75,8 @@ class VectorQuantizer : public torch::nn::Module {
   at::Tensor ema_counts, ema_sums;  // [H, K], [H, K, D], with `ema`
 
  private:
-  at::Tensor quantize_diveq(const at::Tensor& z, uint64_t seed, Note note);
-  at::Tensor quantize_sf_diveq(const at::Tensor& z, uint64_t seed, Note note);
-  at::Tensor quantize_ema(const at::Tensor& z, Note note);
-  void note_use(const at::Tensor& index);
-  void note_similarity(const at::Tensor& z, const at::Tensor& codewords);
+  // z [H, M, D] and what it became
+  void note(const at::Tensor& z, const at::Tensor& words, const ops::VectorQuantized& quantized);
 
   QuantizerOptions options_;
   at::Tensor commitment_;

@@ -1,16 +1,14 @@
 #include "ovq/nn/vq_attention.h"
 
-#include <c10/core/impl/LocalDispatchKeySet.h>
 #include <torch/csrc/autograd/graph_task.h>
-
-#include <algorithm>
-#include <limits>
 
 #include "ovq/base/error.h"
 #include "ovq/nn/cache.h"
-#include "ovq/nn/packed.h"
 #include "ovq/nn/replaced.h"
 #include "ovq/ops/attention.h"
+#include "ovq/ops/packed.h"
+#include "ovq/ops/vector_quantize.h"
+#include "ovq/ops/vq_linear_attention.h"
 
 namespace ovq::nn {
 namespace {
@@ -31,79 +29,7 @@ uint64_t fingerprint(const Tensor& x) {
   return hash;
 }
 
-// [B, t, Hkv, ...] -> [B, Hkv, t, ...]
-Tensor heads_first(const Tensor& x) { return x.transpose(1, 2); }
-
-// counts [B, Hkv, K] and means [B, Hkv, K, D] with the tokens (index [B, t, Hkv], v [B, t, Hkv, D]) added
-void add_tokens(MixerState& state, const Tensor& index, const Tensor& v) {
-  Tensor &counts = state.tensors["counts"], &means = state.tensors["means"];
-  const Tensor where = heads_first(index);
-  const Tensor ones = at::ones(where.sizes(), counts.options());
-  const Tensor after = counts + at::zeros_like(counts).scatter_add_(2, where, ones);
-  const Tensor sums =
-      at::zeros_like(means).scatter_add(2, where.unsqueeze(-1).expand({-1, -1, -1, v.size(3)}), heads_first(v));
-  means = (means * counts.unsqueeze(-1) + sums) / after.clamp_min(1).unsqueeze(-1);
-  counts = after;
-}
-
-// Attention of q [B, t, H, D], whose first query sees all but the last t - 1 tokens of the window.
-Tensor read(const Tensor& q, const Tensor& codewords, const Tensor& beta, const MixerState& state) {
-  const Tensor &counts = state.tensors.at("counts"), &means = state.tensors.at("means");
-  const Tensor index = heads_first(state.tensors.at("index")), v = heads_first(state.tensors.at("values"));
-  const int64_t batch = q.size(0), time = q.size(1), heads = q.size(2), kv_heads = codewords.size(0);
-  const int64_t group = heads / kv_heads, window = index.size(2), count = codewords.size(1), dim = q.size(3);
-  // [B, Hkv, group t, D]
-  const Tensor rows = (q * beta.view({1, 1, -1, 1}))
-                          .view({batch, time, kv_heads, group, dim})
-                          .permute({0, 2, 3, 1, 4})
-                          .reshape({batch, kv_heads, group * time, dim});
-  const Tensor logits = at::matmul(rows, codewords.transpose(1, 2));  // [B, Hkv, group t, K]
-  const Tensor of_window = logits.gather(3, index.unsqueeze(2).expand({-1, -1, group * time, -1}));
-  const Tensor last = at::arange(window - time, window, q.options().dtype(at::kLong)).repeat({group}).unsqueeze(1);
-  const Tensor hidden = at::arange(window, last.options()).unsqueeze(0) > last;
-  constexpr double kHidden = -std::numeric_limits<double>::infinity();
-  const Tensor all = at::cat({logits + counts.log().unsqueeze(2), of_window.masked_fill(hidden, kHidden)}, 3);
-  const Tensor p = all.softmax(3);
-  const Tensor o = at::matmul(p.narrow(3, 0, count), means) + at::matmul(p.narrow(3, count, window), v);
-  return o.view({batch, kv_heads, group, time, v.size(3)})
-      .permute({0, 3, 1, 2, 4})
-      .reshape({batch, time, heads, v.size(3)});
-}
-
 }  // namespace
-
-Tensor vq_linear_attention(const Tensor& given_q, const Tensor& index, const Tensor& codewords, const Tensor& given_v,
-                           const Tensor& beta, int64_t chunk, MixerState& state) {
-  // In the codebook's precision, also under autocast: counts outgrow eight bits.
-  const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
-  const Tensor q = given_q.to(codewords.scalar_type()), v = given_v.to(codewords.scalar_type());
-  const int64_t batch = q.size(0), kv_heads = codewords.size(0);
-  if (!state.tensors.contains("counts")) {
-    state.tensors["counts"] = at::zeros({batch, kv_heads, codewords.size(1)}, q.options());
-    state.tensors["means"] = at::zeros({batch, kv_heads, codewords.size(1), v.size(3)}, q.options());
-    state.tensors["index"] = index.narrow(1, 0, 0);
-    state.tensors["values"] = v.narrow(1, 0, 0);
-  }
-  for (const char* name : {"counts", "means"}) state.tensors[name] = state.tensors[name].to(q.scalar_type());
-  state.tensors["values"] = state.tensors["values"].to(v.scalar_type());
-  std::vector<Tensor> outputs;
-  for (int64_t first = 0; first < q.size(1);) {
-    const int64_t row = state.position % chunk, count = std::min(chunk - row, q.size(1) - first);
-    Tensor &window_index = state.tensors["index"], &window_values = state.tensors["values"];
-    if (row == 0 && window_index.size(1) == 2 * chunk) {  // the oldest chunk of the window goes into the dictionary
-      add_tokens(state, window_index.narrow(1, 0, chunk), window_values.narrow(1, 0, chunk));
-      window_index = window_index.narrow(1, chunk, chunk).contiguous();
-      window_values = window_values.narrow(1, chunk, chunk).contiguous();
-    }
-    window_index = at::cat({window_index, index.narrow(1, first, count)}, 1);
-    window_values = at::cat({window_values, v.narrow(1, first, count)}, 1);
-    outputs.push_back(read(q.narrow(1, first, count), codewords, beta, state));
-    state.position += count;
-    first += count;
-  }
-  const Tensor o = outputs.empty() ? at::zeros({batch, 0, q.size(2), v.size(3)}, q.options()) : at::cat(outputs, 1);
-  return o.to(given_q.scalar_type());
-}
 
 VqAttention::VqAttention(const VqAttentionOptions& options) : AttentionHeads("vq", options.heads), options_(options) {
   options_.heads = heads();
@@ -204,6 +130,20 @@ Tensor VqAttention::attend_unquantized(const Inputs& in, MixerState* state, cons
   return ops::attention(in.q, keys, values, beta(), 0, keys.size(1) - in.q.size(1));
 }
 
+// The state of ops::vq_linear_attention is among the mixer's.
+Tensor VqAttention::attend_codewords(const Inputs& in, const Tensor& index, const Tensor& codewords,
+                                     MixerState& state) {
+  auto& tensors = state.tensors;
+  ops::VqState inside{tensors["counts"], tensors["means"], tensors["index"], tensors["values"], state.position};
+  const Tensor o = ops::vq_linear_attention(in.q, index, codewords, in.v, beta(), options_.chunk, inside);
+  tensors["counts"] = inside.counts;
+  tensors["means"] = inside.means;
+  tensors["index"] = inside.index;
+  tensors["values"] = inside.values;
+  state.position = inside.position;
+  return o;
+}
+
 Tensor VqAttention::mix(const Tensor& x, MixerState* state, const OptionalTensor& cu_seqlens) {
   const bool training = is_training() && state == nullptr;
   check(state == nullptr || !is_training() || !at::GradMode::is_enabled(), "vq",
@@ -215,27 +155,27 @@ Tensor VqAttention::mix(const Tensor& x, MixerState* state, const OptionalTensor
   if (state != nullptr) {
     check(!state->tensors.contains("keys"), "vq",
           "state is of a layer whose codebook has not started; this layer's has");
-    return output(vq_linear_attention(in.q, index, codewords, in.v, beta(), options_.chunk, *state));
+    return output(attend_codewords(in, index, codewords, *state));
   }
   if (options_.form == VqForm::linear) {
     const auto one = [&](int64_t first, int64_t length) {
-      MixerState fresh;
-      return vq_linear_attention(in.q.narrow(1, first, length), index.narrow(1, first, length), codewords,
-                                 in.v.narrow(1, first, length), beta(), options_.chunk, fresh);
+      const auto part = [&](const Tensor& y) { return y.narrow(1, first, length); };
+      ops::VqState fresh;
+      return ops::vq_linear_attention(part(in.q), part(index), codewords, part(in.v), beta(), options_.chunk, fresh);
     };
     std::vector<Tensor> parts;
     if (cu_seqlens) {
-      for (const auto& sequence : kernels::check_sequences("vq", x.size(0), x.size(1), offsets_of(cu_seqlens)))
+      for (const auto& sequence :
+           kernels::check_sequences("vq", x.size(0), x.size(1), ops::offsets_of("vq", cu_seqlens))) {
         parts.push_back(one(sequence.first, sequence.length));
+      }
     } else {
       parts.push_back(one(0, x.size(1)));
     }
     return output(at::cat(parts, 1));
   }
-  const Tensor flat = index.permute({2, 0, 1}).reshape({codewords.size(0), -1, 1}).expand({-1, -1, codewords.size(2)});
-  const Tensor quantized = codewords.gather(1, flat)
-                               .view({codewords.size(0), in.k.size(0), in.k.size(1), in.k.size(3)})
-                               .permute({1, 2, 0, 3});
+  const Tensor flat = index.permute({2, 0, 1}).reshape({codewords.size(0), -1});
+  const Tensor quantized = ops::by_token(ops::gather_rows(codewords, flat), x.size(0), x.size(1));
   return output(ops::attention(in.q, quantized.to(in.q.scalar_type()), in.v, beta(), 0, 0, cu_seqlens));
 }
 

@@ -77,6 +77,7 @@ class VqAttention : public AttentionHeads {
  private:
   Tensor training_keys(const Tensor& k);
   Tensor attend_unquantized(const Inputs& in, MixerState* state, const OptionalTensor& cu_seqlens);
+  Tensor attend_codewords(const Inputs& in, const Tensor& index, const Tensor& codewords, MixerState& state);
 
   VqAttentionOptions options_;
   std::shared_ptr<VectorQuantizer> quantizer_;
@@ -87,10 +88,5 @@ class VqAttention : public AttentionHeads {
   bool told_ = false;            // by begin_step which step it is
   std::set<uint64_t> forwards_;  // fingerprints of the keys of this step's forwards
 };
-
-// The linear form: q [B, T, H, D], index [B, T, Hkv] of codewords [Hkv, K, D], v [B, T, Hkv, D] -> o [B, T, H, D].
-// state: counts, mean values and the window's tokens, moved on.
-Tensor vq_linear_attention(const Tensor& q, const Tensor& index, const Tensor& codewords, const Tensor& v,
-                           const Tensor& beta, int64_t chunk, MixerState& state);
 
 }  // namespace ovq::nn

@@ -6,7 +6,7 @@
 
 #include "ovq/kernels/attention.h"
 #include "ovq/ops/inputs.h"
-#include "ovq/ops/outputs.h"
+#include "ovq/ops/output_memory.h"
 #include "ovq/ops/plain_attention.h"
 #include "ovq/ops/tensor_view.h"
 

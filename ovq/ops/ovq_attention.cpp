@@ -7,7 +7,7 @@
 
 #include "ovq/kernels/ovq_attention.h"
 #include "ovq/ops/inputs.h"
-#include "ovq/ops/outputs.h"
+#include "ovq/ops/output_memory.h"
 #include "ovq/ops/tensor_view.h"
 
 namespace ovq::ops {

@@ -3,7 +3,7 @@
 #include <cmath>
 
 #include "ovq/base/error.h"
-#include "ovq/nn/rows.h"
+#include "ovq/ops/cpu_loops.h"
 #include "ovq/train/adamw_update.h"
 
 namespace ovq::train {
@@ -57,7 +57,7 @@ void AdamW::step(double rate) {
     factors.keep = static_cast<float>(entry.decay ? 1 - rate * options_.weight_decay : 1.0);
     const float* g = gradient.data_ptr<float>();
     float *m = entry.m.data_ptr<float>(), *v = entry.v.data_ptr<float>(), *p = entry.parameter.data_ptr<float>();
-    nn::parallel_blocks(entry.parameter.numel(), kBlock, 4, [&](int64_t begin, int64_t end) {
+    ops::parallel_blocks(entry.parameter.numel(), kBlock, 4, [&](int64_t begin, int64_t end) {
       adamw_update(factors, end - begin, g + begin, m + begin, v + begin, p + begin);
     });
   }

@@ -13,6 +13,17 @@ from .functional import attention, ovq_attention, step
 from .language_model import LanguageModel
 from .layer_states import MixerState, ModelState
 from .mixers import Attention, GatedDeltaNet, LinearAttention, Mamba2, MesaNet, Mixer, OVQAttention, VQAttention
+from .sequence_ops import (
+    gated_delta_rule,
+    l2_norm,
+    linear_attention,
+    mesa,
+    rms_norm,
+    rotary,
+    short_convolution,
+    ssd,
+    vector_quantize,
+)
 from .state import State
 
 __version__ = "0.1.0"
@@ -30,6 +41,15 @@ __all__ = [
     "State",
     "VQAttention",
     "attention",
+    "gated_delta_rule",
+    "l2_norm",
+    "linear_attention",
+    "mesa",
     "ovq_attention",
+    "rms_norm",
+    "rotary",
+    "short_convolution",
+    "ssd",
     "step",
+    "vector_quantize",
 ]

@@ -6,9 +6,11 @@
 
 #include "ovq/nn/attention_heads.h"
 #include "ovq/nn/mixer.h"
-#include "tests/nn/tensor_checks.h"
+#include "tests/ops/tensor_checks.h"
 
 namespace ovq::nn::test {
+
+using namespace ops::test;
 
 inline constexpr HeadOptions kHeads = {.width = 6, .heads = 2, .head_dim = 4};
 inline constexpr HeadOptions kGrouped = {.width = 6, .heads = 4, .kv_heads = 2, .head_dim = 4};

@@ -3,14 +3,16 @@
 
 #include <set>
 
-#include "ovq/nn/rms_norm.h"
 #include "ovq/nn/vq_attention.h"
-#include "tests/nn/tensor_checks.h"
+#include "ovq/ops/rms_norm.h"
+#include "tests/ops/tensor_checks.h"
 
 namespace ovq::nn::test {
 namespace {
 
-Tensor unit_rows(at::IntArrayRef shape) { return l2n(at::randn(shape, kDouble), 1e-12); }
+using namespace ops::test;
+
+Tensor unit_rows(at::IntArrayRef shape) { return ops::l2_norm(at::randn(shape, kDouble), 1e-12); }
 
 TEST(VqAttentionForms, LinearEqualsQuadratic) {
   for (const int64_t kv_heads : {1, 2, 4}) {
@@ -197,11 +199,11 @@ TEST(Quantizer, NoUseBonusRevivesCodewords) {
           {.heads = 1, .codewords = 64, .dim = 4, .training = training, .no_use = no_use, .noise = 1e-3});
       torch::manual_seed(4);
       const torch::NoGradGuard no_grad;
-      quantizer.codebook.copy_(l2n(at::randn({1, 64, 4}), 1e-12));
+      quantizer.codebook.copy_(ops::l2_norm(at::randn({1, 64, 4}), 1e-12));
       for (int64_t step = 0; step < 1000; ++step) {
         const Tensor keys = 0.1 * at::randn({1, 32, 1, 4});
         keys.select(-1, 0).add_(1);
-        quantizer.quantize(l2n(keys, 1e-12), static_cast<uint64_t>(step));
+        quantizer.quantize(ops::l2_norm(keys, 1e-12), static_cast<uint64_t>(step));
         quantizer.end_step();
       }
       return quantizer.dead(900);
@@ -222,14 +224,14 @@ TEST(Quantizer, MovingAveragesReachTheMeansOfTheirKeys) {
                              .commitment = 0.5});
   torch::manual_seed(5);
   const torch::NoGradGuard no_grad;
-  quantizer.codebook.copy_(l2n(at::eye(3) + 0.5 * at::rand({3, 3})).unsqueeze(0));
+  quantizer.codebook.copy_(ops::l2_norm(at::eye(3) + 0.5 * at::rand({3, 3})).unsqueeze(0));
   quantizer.ema_sums.copy_(quantizer.codebook);
   // Clusters around the first two axes; nothing near the third.
-  const Tensor around = l2n(at::tensor({1.0f, 0.1f, 0.0f, 0.0f, 1.0f, 0.2f}).view({2, 3}), 1e-12);
+  const Tensor around = ops::l2_norm(at::tensor({1.0f, 0.1f, 0.0f, 0.0f, 1.0f, 0.2f}).view({2, 3}), 1e-12);
   const Tensor unused = quantizer.codewords()[0][2].clone();
   Tensor keys;
   for (int64_t step = 0; step < 2000; ++step) {
-    keys = l2n(around.repeat({50, 1}).view({1, 100, 1, 3}) + 0.05 * at::randn({1, 100, 1, 3}), 1e-12);
+    keys = ops::l2_norm(around.repeat({50, 1}).view({1, 100, 1, 3}) + 0.05 * at::randn({1, 100, 1, 3}), 1e-12);
     quantizer.quantize(keys, 0);
     quantizer.end_step();
   }
@@ -318,7 +320,7 @@ TEST(Quantizer, RanksThatAddUpAreOne) {
       VectorQuantizer quantizer({.heads = 2, .codewords = 8, .dim = 3, .training = training, .no_use = 0.01});
       torch::manual_seed(2);
       const torch::NoGradGuard no_grad;
-      quantizer.codebook.copy_(l2n(at::randn({2, 8, 3}), 1e-12));
+      quantizer.codebook.copy_(ops::l2_norm(at::randn({2, 8, 3}), 1e-12));
       quantizer.to(at::kDouble);
       return quantizer;
     };

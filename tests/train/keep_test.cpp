@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "ovq/train/results.h"
-#include "tests/nn/tensor_checks.h"
+#include "tests/ops/tensor_checks.h"
 #include "tests/train/runs.h"
 
 namespace ovq::train::test {
@@ -12,7 +12,7 @@ namespace {
 
 using kernels::Growth;
 using kernels::OvqOptions;
-using nn::test::message_of;
+using ops::test::message_of;
 
 TEST(Keep, ChosenSizesKeepTheShare) {
   for (const int64_t length : {1, 16, 128, 1000, 65536}) {

@@ -4,13 +4,13 @@
 #include <gtest/gtest.h>
 
 #include "ovq/models/weights.h"
-#include "tests/nn/tensor_checks.h"
+#include "tests/ops/tensor_checks.h"
 #include "tests/train/runs.h"
 
 namespace ovq::train::test {
 namespace {
 
-using nn::test::message_of;
+using ops::test::message_of;
 
 RunOptions phased(const json& phases, const std::string& pattern = "sw-ovq") {
   RunOptions options = mini_run("recall", pattern);

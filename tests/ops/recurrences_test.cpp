@@ -1,12 +1,12 @@
 // Every linear recurrence: the chunk form against the token loop, and its gradients against central differences.
-#include "ovq/nn/gated_delta.h"
-#include "ovq/nn/linear_attention.h"
-#include "ovq/nn/mesa.h"
-#include "ovq/nn/rms_norm.h"
-#include "ovq/nn/ssd.h"
-#include "tests/nn/tensor_checks.h"
+#include "ovq/ops/gated_delta_rule.h"
+#include "ovq/ops/linear_attention.h"
+#include "ovq/ops/mesa.h"
+#include "ovq/ops/rms_norm.h"
+#include "ovq/ops/ssd.h"
+#include "tests/ops/tensor_checks.h"
 
-namespace ovq::nn::test {
+namespace ovq::ops::test {
 namespace {
 
 using Tensors = std::vector<Tensor>;
@@ -24,25 +24,26 @@ struct Recurrence {
   std::function<RecurrenceResult(const Tensors&, int64_t chunk)> by_chunks, by_tokens;
 };
 
-Tensor normal(at::IntArrayRef shape) { return at::randn(shape, kDouble); }
-Tensor unit(at::IntArrayRef shape) { return l2n(normal(shape)); }
+Tensor gaussian(at::IntArrayRef shape) { return at::randn(shape, kDouble); }
+Tensor unit(at::IntArrayRef shape) { return l2_norm(gaussian(shape)); }
 
 // Decays from none to nearly all, so that weak ones come after strong ones in the same chunk.
 Tensor decays(const Sizes& s) {
-  return -(2 * normal({s.batch, s.time, s.heads}) - 1).exp() -
+  return -(2 * gaussian({s.batch, s.time, s.heads}) - 1).exp() -
          50 * at::rand({s.batch, s.time, s.heads}, kDouble).gt(0.98);
 }
 
 std::vector<Recurrence> recurrences() {
   const auto q = [](const Sizes& s) { return unit({s.batch, s.time, s.heads, s.key_dim}); };
-  const auto v = [](const Sizes& s) { return normal({s.batch, s.time, s.heads, s.value_dim}); };
+  const auto v = [](const Sizes& s) { return gaussian({s.batch, s.time, s.heads, s.value_dim}); };
   const auto beta = [](const Sizes& s) { return at::rand({s.batch, s.time, s.heads}, kDouble); };
-  const auto state = [](const Sizes& s) { return normal({s.batch, s.heads, s.key_dim, s.value_dim}); };
+  const auto state = [](const Sizes& s) { return gaussian({s.batch, s.heads, s.key_dim, s.value_dim}); };
   const auto linear_inputs = [](const Tensors& x, int64_t chunk) {
     return LinearAttentionInputs{.q = x[0], .k = x[1], .v = x[2], .g = x[3], .state = x[4], .chunk = chunk};
   };
   const auto delta_inputs = [](const Tensors& x, int64_t chunk) {
-    return GatedDeltaInputs{.q = x[0], .k = x[1], .v = x[2], .g = x[3], .beta = x[4], .state = x[5], .chunk = chunk};
+    return GatedDeltaRuleInputs{
+        .q = x[0], .k = x[1], .v = x[2], .g = x[3], .beta = x[4], .state = x[5], .chunk = chunk};
   };
   const auto ssd_inputs = [](const Tensors& x, int64_t chunk) {
     return SsdInputs{.x = x[0], .dt = x[1], .a = x[4], .b = x[2], .c = x[3], .d = x[5], .state = x[6], .chunk = chunk};
@@ -60,18 +61,18 @@ std::vector<Recurrence> recurrences() {
        },
        [=](const Tensors& x, int64_t chunk) { return linear_attention(linear_inputs(x, chunk)); },
        [=](const Tensors& x, int64_t chunk) { return linear_attention_recurrent(linear_inputs(x, chunk)); }},
-      {"gated_delta",
+      {"gated_delta_rule",
        {"q", "k", "v", "g", "beta", "state"},
        5,
        [=](const Sizes& s) { return Tensors{q(s), q(s), v(s), decays(s), beta(s), state(s)}; },
-       [=](const Tensors& x, int64_t chunk) { return gated_delta(delta_inputs(x, chunk)); },
-       [=](const Tensors& x, int64_t chunk) { return gated_delta_recurrent(delta_inputs(x, chunk)); }},
+       [=](const Tensors& x, int64_t chunk) { return gated_delta_rule(delta_inputs(x, chunk)); },
+       [=](const Tensors& x, int64_t chunk) { return gated_delta_rule_recurrent(delta_inputs(x, chunk)); }},
       {"ssd",
        {"x", "dt", "b", "c", "a", "d", "state"},
        4,
        [=](const Sizes& s) {
-         const Tensor b = normal({s.batch, s.time, 1, s.key_dim}), c = normal({s.batch, s.time, 1, s.key_dim});
-         return Tensors{v(s), beta(s), b, c, -normal({s.heads}).exp(), normal({s.heads}), state(s)};
+         const Tensor b = gaussian({s.batch, s.time, 1, s.key_dim}), c = gaussian({s.batch, s.time, 1, s.key_dim});
+         return Tensors{v(s), beta(s), b, c, -gaussian({s.heads}).exp(), gaussian({s.heads}), state(s)};
        },
        [=](const Tensors& x, int64_t chunk) { return ssd(ssd_inputs(x, chunk)); },
        [=](const Tensors& x, int64_t chunk) { return ssd_recurrent(ssd_inputs(x, chunk)); }},
@@ -79,7 +80,7 @@ std::vector<Recurrence> recurrences() {
        {"q", "k", "v", "g", "beta", "lambda", "state"},
        5,
        [=](const Sizes& s) {
-         const Tensor keys = normal({s.batch, s.heads, s.key_dim, s.key_dim}) / std::sqrt(s.key_dim);
+         const Tensor keys = gaussian({s.batch, s.heads, s.key_dim, s.key_dim}) / std::sqrt(s.key_dim);
          const Tensor start = at::cat({at::matmul(keys, keys.transpose(-1, -2)), state(s)}, -1);
          return Tensors{q(s), q(s), v(s), decays(s), beta(s), 0.25 + at::rand({s.heads, s.key_dim}, kDouble), start};
        },
@@ -219,7 +220,7 @@ INSTANTIATE_TEST_SUITE_P(, Recurrences, testing::ValuesIn(recurrences()),
 TEST(Restarts, EqualSequencesAlone) {
   torch::manual_seed(9);
   const Sizes s{.time = 100};
-  const Tensor q = unit({2, 100, 2, 8}), k = unit({2, 100, 2, 8}), v = normal({2, 100, 2, 5}), g = decays(s);
+  const Tensor q = unit({2, 100, 2, 8}), k = unit({2, 100, 2, 8}), v = gaussian({2, 100, 2, 5}), g = decays(s);
   const Tensor beta = at::rand({2, 100, 2}, kDouble), lambda = at::ones({2, 8}, kDouble), a = -at::ones({2}, kDouble);
   const Tensor starts = at::tensor({0, 30, 31, 70});
   const auto expect = [&](const auto& run, const char* name) {
@@ -232,11 +233,11 @@ TEST(Restarts, EqualSequencesAlone) {
     expect(
         [&](int64_t begin, int64_t end, const Tensor& starts) {
           const auto cut = [&](const Tensor& x) { return x.slice(1, begin, end); };
-          const GatedDeltaInputs in{
+          const GatedDeltaRuleInputs in{
               .q = cut(q), .k = cut(k), .v = cut(v), .g = cut(g), .beta = cut(beta), .starts = starts};
-          return (tokens ? gated_delta_recurrent(in) : gated_delta(in)).o;
+          return (tokens ? gated_delta_rule_recurrent(in) : gated_delta_rule(in)).o;
         },
-        "gated_delta");
+        "gated_delta_rule");
     expect(
         [&](int64_t begin, int64_t end, const Tensor& starts) {
           const auto cut = [&](const Tensor& x) { return x.slice(1, begin, end); };
@@ -268,13 +269,13 @@ TEST(Restarts, EqualSequencesAlone) {
 }
 
 // Repeated keys written at full strength: the worst case for the inverse.
-TEST(GatedDelta, RepeatedKeys) {
+TEST(GatedDeltaRule, RepeatedKeys) {
   torch::manual_seed(8);
-  const Tensor k = unit({1, 1, 1, 8}).expand({1, 128, 1, 8}), v = normal({1, 128, 1, 4}),
+  const Tensor k = unit({1, 1, 1, 8}).expand({1, 128, 1, 8}), v = gaussian({1, 128, 1, 4}),
                ones = at::ones({1, 128, 1}, kDouble);
-  const GatedDeltaInputs inputs{.q = k, .k = k, .v = v, .g = ones * 0, .beta = ones};
-  EXPECT_TRUE(close(gated_delta(inputs).o, gated_delta_recurrent(inputs).o, 1e-9));
+  const GatedDeltaRuleInputs inputs{.q = k, .k = k, .v = v, .g = ones * 0, .beta = ones};
+  EXPECT_TRUE(close(gated_delta_rule(inputs).o, gated_delta_rule_recurrent(inputs).o, 1e-9));
 }
 
 }  // namespace
-}  // namespace ovq::nn::test
+}  // namespace ovq::ops::test

@@ -1,21 +1,20 @@
-#include "ovq/nn/gated_delta.h"
+#include "ovq/ops/gated_delta_rule.h"
 
 #include <cmath>
 #include <vector>
 
-#include "ovq/nn/chunks.h"
-#include "ovq/nn/recurrence.h"
-#include "ovq/nn/rows.h"
+#include "ovq/ops/chunks.h"
+#include "ovq/ops/cpu_loops.h"
 #include "ovq/ops/inputs.h"
 
-namespace ovq::nn {
+namespace ovq::ops {
 namespace {
 
 using at::Tensor;
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-constexpr const char* kGatedDelta = "gated_delta";
+constexpr const char* kGatedDeltaRule = "gated_delta_rule";
 
 // Chunked tensors (see chunks.h) and what forward keeps for backward.
 struct DeltaChunks {
@@ -168,11 +167,11 @@ Gradients backward_chunks(const DeltaChunks& x, const Tensor& d_o, const Tensor&
           .d_start = d_states.select(1, 0)};
 }
 
-class GatedDeltaFunction : public torch::autograd::Function<GatedDeltaFunction> {
+class GatedDeltaRuleFunction : public torch::autograd::Function<GatedDeltaRuleFunction> {
  public:
   static variable_list forward(AutogradContext* context, const Tensor& q, const Tensor& k, const Tensor& v,
                                const Tensor& g, const Tensor& beta, const Tensor& state, int64_t chunk) {
-    RECORD_USER_SCOPE("ovq::gated_delta_forward");
+    RECORD_USER_SCOPE("ovq::gated_delta_rule_forward");
     DeltaChunks x{.q = to_chunks(q, chunk),
                   .k = to_chunks(k, chunk),
                   .v = to_chunks(v, chunk),
@@ -186,21 +185,21 @@ class GatedDeltaFunction : public torch::autograd::Function<GatedDeltaFunction> 
   }
 
   static variable_list backward(AutogradContext* context, variable_list gradients) {
-    RECORD_USER_SCOPE("ovq::gated_delta_backward");
+    RECORD_USER_SCOPE("ovq::gated_delta_rule_backward");
     const variable_list s = context->get_saved_variables();
     const DeltaChunks x{s[0], s[1], s[2], s[3], s[4], s[5], s[6], s[7], s[8]};
     const int64_t batch = context->saved_data["batch"].toInt(), time = context->saved_data["time"].toInt();
     const Gradients d = backward_chunks(x, to_chunks(gradients[0], x.q.size(2)), gradients[1].flatten(0, 1));
     const auto back = [&](const Tensor& y) { return from_chunks(y, batch, time); };
-    return ops::once_differentiable(kGatedDelta, {back(d.d_q), back(d.d_k), back(d.d_v), back(d.d_g), back(d.d_beta),
-                                                  d.d_start.reshape(gradients[1].sizes()), Tensor()});
+    return once_differentiable(kGatedDeltaRule, {back(d.d_q), back(d.d_k), back(d.d_v), back(d.d_g), back(d.d_beta),
+                                                 d.d_start.reshape(gradients[1].sizes()), Tensor()});
   }
 };
 
-GatedDeltaInputs prepare(const GatedDeltaInputs& in) {
-  check_recurrence(kGatedDelta, in.q, in.k, in.v, in.state, in.chunk);
-  check_gate(kGatedDelta, "g", in.g, in.q);
-  check_gate(kGatedDelta, "beta", in.beta, in.q);
+GatedDeltaRuleInputs prepare(const GatedDeltaRuleInputs& in) {
+  check_recurrence(kGatedDeltaRule, in.q, in.k, in.v, in.state, in.chunk);
+  check_gate(kGatedDeltaRule, "g", in.g, in.q);
+  check_gate(kGatedDeltaRule, "beta", in.beta, in.q);
   const at::ScalarType type = wide_type(in.q);
   return {.q = in.q.to(type),
           .k = in.k.to(type),
@@ -211,7 +210,7 @@ GatedDeltaInputs prepare(const GatedDeltaInputs& in) {
           .chunk = std::max<int64_t>(1, std::min(in.chunk, in.q.size(1)))};
 }
 
-RecurrenceResult step(const GatedDeltaInputs& in) {
+RecurrenceResult step(const GatedDeltaRuleInputs& in) {
   const auto gate = [](const Tensor& x) { return x.squeeze(1).unsqueeze(-1).unsqueeze(-1); };  // [B, H, 1, 1]
   const auto row = [](const Tensor& x) { return x.squeeze(1).unsqueeze(-2); };                 // [B, H, 1, d]
   const Tensor state = writable(in.state).mul_(gate(in.g).exp());
@@ -223,23 +222,23 @@ RecurrenceResult step(const GatedDeltaInputs& in) {
 
 }  // namespace
 
-RecurrenceResult gated_delta(const GatedDeltaInputs& inputs) {
-  const GatedDeltaInputs in = prepare(inputs);
+RecurrenceResult gated_delta_rule(const GatedDeltaRuleInputs& inputs) {
+  const GatedDeltaRuleInputs in = prepare(inputs);
   RecurrenceResult result;
   if (in.q.numel() == 0 || in.v.numel() == 0 || in.q.is_meta()) {
     result = {.o = at::zeros_like(in.v), .state = in.state};
   } else if (decodes(in.q)) {
     result = step(in);
   } else {
-    const variable_list outputs = GatedDeltaFunction::apply(in.q, in.k, in.v, in.g, in.beta, in.state, in.chunk);
+    const variable_list outputs = GatedDeltaRuleFunction::apply(in.q, in.k, in.v, in.g, in.beta, in.state, in.chunk);
     result = {.o = outputs[0], .state = outputs[1]};
   }
   result.o = result.o.to(inputs.q.scalar_type());
   return result;
 }
 
-RecurrenceResult gated_delta_recurrent(const GatedDeltaInputs& inputs) {
-  const GatedDeltaInputs in = prepare(inputs);
+RecurrenceResult gated_delta_rule_recurrent(const GatedDeltaRuleInputs& inputs) {
+  const GatedDeltaRuleInputs in = prepare(inputs);
   const double scale = 1 / std::sqrt(static_cast<double>(in.q.size(3)));
   Tensor state = in.state;
   std::vector<Tensor> outputs;
@@ -255,4 +254,4 @@ RecurrenceResult gated_delta_recurrent(const GatedDeltaInputs& inputs) {
   return {.o = o.to(inputs.q.scalar_type()), .state = state};
 }
 
-}  // namespace ovq::nn
+}  // namespace ovq::ops

@@ -7,9 +7,9 @@
 // Cost per token and head: iterations * (dk^2 + 2 C dk) multiply-adds, forward and backward each.
 #pragma once
 
-#include "ovq/nn/linear_attention.h"
+#include "ovq/ops/recurrence.h"
 
-namespace ovq::nn {
+namespace ovq::ops {
 
 struct MesaInputs {
   at::Tensor q, k;    // [B, T, H, dk], rows of norm one
@@ -29,4 +29,4 @@ RecurrenceResult mesa(const MesaInputs& inputs);
 // Token by token, with exact solves.
 RecurrenceResult mesa_recurrent(const MesaInputs& inputs);
 
-}  // namespace ovq::nn
+}  // namespace ovq::ops

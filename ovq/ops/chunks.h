@@ -5,7 +5,7 @@
 
 #include <ATen/ATen.h>
 
-namespace ovq::nn {
+namespace ovq::ops {
 
 // x [B, T, H, d] or [B, T, H] -> [M, N, C, d] or [M, N, C]
 at::Tensor to_chunks(const at::Tensor& x, int64_t chunk);
@@ -41,4 +41,4 @@ at::Tensor border_states(const at::Tensor& added, const at::Tensor& total, const
 // Its transpose: dS_N = end, dS_n = total_n dS_n+1 + added_n.
 at::Tensor border_gradients(const at::Tensor& added, const at::Tensor& total, const at::Tensor& end);
 
-}  // namespace ovq::nn
+}  // namespace ovq::ops

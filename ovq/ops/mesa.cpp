@@ -1,14 +1,13 @@
-#include "ovq/nn/mesa.h"
+#include "ovq/ops/mesa.h"
 
 #include <limits>
 #include <vector>
 
-#include "ovq/nn/chunked_linear.h"
-#include "ovq/nn/recurrence.h"
-#include "ovq/nn/rows.h"
+#include "ovq/ops/chunked_linear.h"
+#include "ovq/ops/cpu_loops.h"
 #include "ovq/ops/inputs.h"
 
-namespace ovq::nn {
+namespace ovq::ops {
 namespace {
 
 using at::Tensor;
@@ -182,7 +181,7 @@ class MesaFunction : public torch::autograd::Function<MesaFunction> {
         chunked_linear_backward(x.both(solution, decay), at::cat({y.neg(), d_o}, -1), gradients[1].flatten(0, 1));
     const Tensor d_k = (d.d_k * x.beta).add_(d.d_v.narrow(-1, 0, x.k.size(3)));
     const auto back = [&](const Tensor& z) { return from_chunks(z, batch, time); };
-    return ops::once_differentiable(
+    return once_differentiable(
         kMesa, {back(y), back(d_k), back(d.d_v.narrow(-1, x.k.size(3), x.v.size(3))), back(d.d_g),
                 back(row_dots(x.k, d.d_k)), d_lambda, d.d_start.reshape(gradients[1].sizes()), Tensor(), Tensor()});
   }
@@ -197,7 +196,8 @@ MesaInputs prepare(const MesaInputs& in) {
         "; must be [", heads, ", ", dim, "]");
   check(in.iterations >= 1, kMesa, "iterations is ", in.iterations, "; must be at least 1");
   check(!in.state.defined() || in.state.sizes() == at::IntArrayRef({batch, heads, dim, width}), kMesa,
-        "state has the wrong shape; must be [", batch, ", ", heads, ", ", dim, ", ", width, "]");
+        "state has shape ", in.state.defined() ? in.state.sizes() : at::IntArrayRef(), "; must be [", batch, ", ",
+        heads, ", ", dim, ", ", width, "]");
   const at::ScalarType type = wide_type(in.q);
   return {.q = in.q.to(type),
           .k = in.k.to(type),
@@ -238,4 +238,4 @@ RecurrenceResult mesa_recurrent(const MesaInputs& inputs) {
   return {.o = o.to(inputs.q.scalar_type()), .state = state};
 }
 
-}  // namespace ovq::nn
+}  // namespace ovq::ops

@@ -7,14 +7,14 @@
 
 #include "ovq/kernels/checks.h"
 
-namespace ovq::nn {
+namespace ovq::ops {
 
 // cu_seqlens as numbers; empty: not packed
-inline std::vector<int64_t> offsets_of(const c10::optional<at::Tensor>& cu_seqlens) {
+inline std::vector<int64_t> offsets_of(const char* op, const c10::optional<at::Tensor>& cu_seqlens) {
   if (!cu_seqlens || !cu_seqlens->defined()) return {};
-  TORCH_CHECK_TYPE(at::isIntegralType(cu_seqlens->scalar_type(), false), "[mixer] cu_seqlens has dtype ",
+  TORCH_CHECK_TYPE(at::isIntegralType(cu_seqlens->scalar_type(), false), "[", op, "] cu_seqlens has dtype ",
                    cu_seqlens->scalar_type(), "; must be an integer one");
-  check(cu_seqlens->dim() == 1 && cu_seqlens->numel() >= 1, "mixer", "cu_seqlens has ", cu_seqlens->dim(),
+  check(cu_seqlens->dim() == 1 && cu_seqlens->numel() >= 1, op, "cu_seqlens has ", cu_seqlens->dim(),
         " dimensions; must have 1, with at least one element");
   const at::Tensor flat = cu_seqlens->to(at::kCPU, at::kLong).contiguous();
   return {flat.data_ptr<int64_t>(), flat.data_ptr<int64_t>() + flat.numel()};
@@ -22,7 +22,7 @@ inline std::vector<int64_t> offsets_of(const c10::optional<at::Tensor>& cu_seqle
 
 // The first token of each sequence, as indices on x's device; undefined: not packed
 inline at::Tensor starts_of(const char* op, const at::Tensor& x, const c10::optional<at::Tensor>& cu_seqlens) {
-  const std::vector<int64_t> offsets = offsets_of(cu_seqlens);
+  const std::vector<int64_t> offsets = offsets_of(op, cu_seqlens);
   if (offsets.empty()) return {};
   std::vector<int64_t> starts;
   for (const auto& sequence : kernels::check_sequences(op, x.size(0), x.size(1), offsets)) {
@@ -41,4 +41,4 @@ at::Tensor for_each_sequence(const char* op, const at::Tensor& x, const std::vec
   return parts.empty() ? body(x) : at::cat(parts, 1);
 }
 
-}  // namespace ovq::nn
+}  // namespace ovq::ops

@@ -1,4 +1,4 @@
-// What the small CPU loops of the layers have in common: which tensors they take, sums, threads.
+// What the ops' small loops on the CPU have in common: which tensors they take, sums, threads.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -8,16 +8,11 @@
 
 #include "ovq/kernels/parallel.h"
 
-namespace ovq::nn {
+namespace ovq::ops {
 
 // The loops take float and double on the CPU; ATen calls serve the rest.
 inline bool has_loops(const at::Tensor& x) {
   return x.is_cpu() && (x.scalar_type() == at::kFloat || x.scalar_type() == at::kDouble);
-}
-
-// For autograd functions, which take no undefined tensors.
-inline c10::optional<at::Tensor> optional(const at::Tensor& x) {
-  return x.defined() ? c10::optional<at::Tensor>(x) : c10::nullopt;
 }
 
 // sum_i a_i b_i; partial sums side by side, so that the compiler may use vectors.
@@ -46,4 +41,4 @@ void parallel_blocks(int64_t count, int64_t block, int64_t cost, Body&& body) {
                         [&](int64_t index, int) { body(index * block, std::min(count, (index + 1) * block)); });
 }
 
-}  // namespace ovq::nn
+}  // namespace ovq::ops

@@ -1,10 +1,16 @@
-// What the linear recurrences have in common: checks, dtypes, states.
+// What the linear recurrences have in common: results, checks, dtypes, states.
 #pragma once
 
 #include "ovq/base/error.h"
 #include "ovq/ops/torch.h"
 
-namespace ovq::nn {
+namespace ovq::ops {
+
+// What every linear recurrence returns.
+struct RecurrenceResult {
+  at::Tensor o;      // [B, T, H, dv]
+  at::Tensor state;  // after the last token, [B, H, dk, dv], float or double
+};
 
 // Decays and states are computed in float at least.
 inline at::ScalarType wide_type(const at::Tensor& x) { return at::promote_types(x.scalar_type(), at::kFloat); }
@@ -43,4 +49,4 @@ inline bool decodes(const at::Tensor& q) { return q.size(1) == 1 && !at::GradMod
 // In decode states move on in place; those that belong to a graph do not.
 inline at::Tensor writable(const at::Tensor& state) { return state.requires_grad() ? state.detach().clone() : state; }
 
-}  // namespace ovq::nn
+}  // namespace ovq::ops

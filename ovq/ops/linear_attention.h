@@ -2,15 +2,9 @@
 //   S_t = e^{g_t} S_{t-1} + k_t v_t^T,   o_t = scale S_t^T q_t
 #pragma once
 
-#include <ATen/ATen.h>
+#include "ovq/ops/recurrence.h"
 
-namespace ovq::nn {
-
-// What every linear recurrence returns.
-struct RecurrenceResult {
-  at::Tensor o;      // [B, T, H, dv]
-  at::Tensor state;  // after the last token, [B, H, dk, dv], float or double
-};
+namespace ovq::ops {
 
 struct LinearAttentionInputs {
   at::Tensor q, k;              // [B, T, H, dk]
@@ -28,4 +22,4 @@ RecurrenceResult linear_attention(const LinearAttentionInputs& inputs);
 // Token by token, as the formula stands.
 RecurrenceResult linear_attention_recurrent(const LinearAttentionInputs& inputs);
 
-}  // namespace ovq::nn
+}  // namespace ovq::ops

@@ -6,11 +6,11 @@
 // Only V' and S go from chunk to chunk. Cost per token and head: 3 dk dv + C (2.5 dk + 1.5 dv) multiply-adds forward.
 #pragma once
 
-#include "ovq/nn/linear_attention.h"
+#include "ovq/ops/recurrence.h"
 
-namespace ovq::nn {
+namespace ovq::ops {
 
-struct GatedDeltaInputs {
+struct GatedDeltaRuleInputs {
   at::Tensor q, k;    // [B, T, H, dk], rows of norm one
   at::Tensor v;       // [B, T, H, dv]
   at::Tensor g;       // log of the decays [B, T, H], at most 0
@@ -21,9 +21,9 @@ struct GatedDeltaInputs {
 };
 
 // By chunks; one token without gradients directly, with `state` overwritten by the one returned.
-RecurrenceResult gated_delta(const GatedDeltaInputs& inputs);
+RecurrenceResult gated_delta_rule(const GatedDeltaRuleInputs& inputs);
 
 // Token by token, as the formula stands.
-RecurrenceResult gated_delta_recurrent(const GatedDeltaInputs& inputs);
+RecurrenceResult gated_delta_rule_recurrent(const GatedDeltaRuleInputs& inputs);
 
-}  // namespace ovq::nn
+}  // namespace ovq::ops

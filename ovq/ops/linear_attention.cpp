@@ -1,13 +1,12 @@
-#include "ovq/nn/linear_attention.h"
+#include "ovq/ops/linear_attention.h"
 
 #include <cmath>
 #include <vector>
 
-#include "ovq/nn/chunked_linear.h"
-#include "ovq/nn/recurrence.h"
+#include "ovq/ops/chunked_linear.h"
 #include "ovq/ops/inputs.h"
 
-namespace ovq::nn {
+namespace ovq::ops {
 namespace {
 
 using at::Tensor;
@@ -49,8 +48,8 @@ class LinearAttentionFunction : public torch::autograd::Function<LinearAttention
     const ChunkedLinearGradients d =
         chunked_linear_backward(x, to_chunks(gradients[0], x.q.size(2)), gradients[1].flatten(0, 1));
     const auto back = [&](const Tensor& y) { return from_chunks(y, batch, time); };
-    return ops::once_differentiable(kLinearAttention, {back(d.d_q), back(d.d_k), back(d.d_v), back(d.d_g),
-                                                       d.d_start.reshape(gradients[1].sizes()), Tensor(), Tensor()});
+    return once_differentiable(kLinearAttention, {back(d.d_q), back(d.d_k), back(d.d_v), back(d.d_g),
+                                                  d.d_start.reshape(gradients[1].sizes()), Tensor(), Tensor()});
   }
 };
 
@@ -113,4 +112,4 @@ RecurrenceResult linear_attention_recurrent(const LinearAttentionInputs& inputs)
   return {.o = o.to(inputs.q.scalar_type()), .state = state};
 }
 
-}  // namespace ovq::nn
+}  // namespace ovq::ops

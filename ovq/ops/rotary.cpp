@@ -1,14 +1,14 @@
-#include "ovq/nn/rotary.h"
+#include "ovq/ops/rotary.h"
 
 #include <cmath>
 
 #include "ovq/base/error.h"
-#include "ovq/nn/packed.h"
-#include "ovq/nn/rows.h"
+#include "ovq/ops/cpu_loops.h"
 #include "ovq/ops/inputs.h"
+#include "ovq/ops/packed.h"
 #include "ovq/ops/tensor_view.h"
 
-namespace ovq::nn {
+namespace ovq::ops {
 namespace {
 
 using at::Tensor;
@@ -19,7 +19,7 @@ using torch::autograd::variable_list;
 Tensor positions_of(const Tensor& x, const RotaryOptions& options) {
   Tensor positions = at::arange(x.size(1), at::kDouble) + static_cast<double>(options.first_position);
   for (const auto& sequence :
-       kernels::check_sequences("rotary", x.size(0), x.size(1), offsets_of(options.cu_seqlens))) {
+       kernels::check_sequences("rotary", x.size(0), x.size(1), offsets_of("rotary", options.cu_seqlens))) {
     if (sequence.first > 0) {
       positions.narrow(0, sequence.first, sequence.length).sub_(static_cast<double>(sequence.first));
     }
@@ -50,7 +50,7 @@ void rotate_rows(const Tensor& x, const Tensor& table, T direction, const Tensor
 }
 
 Tensor rotated(const Tensor& x_any, const Tensor& table, double direction) {
-  const Tensor x = ops::with_contiguous_rows(x_any), y = at::empty(x.sizes(), x.options());
+  const Tensor x = with_contiguous_rows(x_any), y = at::empty(x.sizes(), x.options());
   AT_DISPATCH_FLOATING_TYPES(x.scalar_type(), "rotary",
                              [&] { rotate_rows<scalar_t>(x, table, static_cast<scalar_t>(direction), y); });
   return y;
@@ -66,7 +66,7 @@ class RotaryFunction : public torch::autograd::Function<RotaryFunction> {
   static variable_list backward(AutogradContext* context, variable_list gradients) {
     RECORD_USER_SCOPE("ovq::rotary_backward");
     const Tensor table = context->get_saved_variables()[0];
-    return ops::once_differentiable("rotary", {rotated(gradients[0], table, -1.0), Tensor()});
+    return once_differentiable("rotary", {rotated(gradients[0], table, -1.0), Tensor()});
   }
 };
 
@@ -89,4 +89,4 @@ Tensor rotate(const Tensor& x, const Tensor& table) {
   return at::cat({halves[0] * angles[0] - halves[1] * angles[1], halves[0] * angles[1] + halves[1] * angles[0]}, -1);
 }
 
-}  // namespace ovq::nn
+}  // namespace ovq::ops

@@ -9,7 +9,7 @@
 
 #include "ovq/ops/torch.h"
 
-namespace ovq::nn::test {
+namespace ovq::ops::test {
 
 using at::Tensor;
 
@@ -95,4 +95,4 @@ inline void expect_gradients(const std::vector<Named>& inputs, const std::functi
   }
 }
 
-}  // namespace ovq::nn::test
+}  // namespace ovq::ops::test

@@ -3,7 +3,7 @@
 
 #include "ovq/ops/torch.h"
 
-namespace ovq::nn {
+namespace ovq::ops {
 
 struct RotaryOptions {
   double base = 10000.0;
@@ -19,4 +19,4 @@ at::Tensor rotary(const at::Tensor& x, const RotaryOptions& options);
 at::Tensor rotary_table(const at::Tensor& x, const RotaryOptions& options);
 at::Tensor rotate(const at::Tensor& x, const at::Tensor& table);
 
-}  // namespace ovq::nn
+}  // namespace ovq::ops

@@ -6,9 +6,9 @@
 // Cost per token and head: 2 dk dv + C (dk + dv) multiply-adds forward, about 2.5 times that backward.
 #pragma once
 
-#include "ovq/nn/chunks.h"
+#include "ovq/ops/chunks.h"
 
-namespace ovq::nn {
+namespace ovq::ops {
 
 struct ChunkedLinear {
   at::Tensor q, k, v;  // [M, N, C, dk], [M, N, C, dk], [M, N, C, dv]
@@ -34,4 +34,4 @@ ChunkedLinearGradients chunked_linear_backward(const ChunkedLinear& x, const at:
 // Only the gradient by q.
 at::Tensor chunked_linear_backward_q(const ChunkedLinear& x, const at::Tensor& d_o);
 
-}  // namespace ovq::nn
+}  // namespace ovq::ops

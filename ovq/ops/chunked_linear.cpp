@@ -1,6 +1,6 @@
-#include "ovq/nn/chunked_linear.h"
+#include "ovq/ops/chunked_linear.h"
 
-namespace ovq::nn {
+namespace ovq::ops {
 
 using at::Tensor;
 
@@ -56,4 +56,4 @@ ChunkedLinearGradients chunked_linear_backward(const ChunkedLinear& x, const Ten
   return {.d_q = d_q, .d_k = d_k, .d_v = d_v, .d_g = sum_to_end(d_sums), .d_start = d_states.select(1, 0)};
 }
 
-}  // namespace ovq::nn
+}  // namespace ovq::ops

@@ -1,11 +1,11 @@
-#include "ovq/nn/chunks.h"
+#include "ovq/ops/chunks.h"
 
 #include <limits>
 
-#include "ovq/nn/rows.h"
+#include "ovq/ops/cpu_loops.h"
 #include "ovq/ops/tensor_view.h"
 
-namespace ovq::nn {
+namespace ovq::ops {
 namespace {
 
 using at::Tensor;
@@ -99,7 +99,7 @@ Tensor row_dots(const Tensor& a, const Tensor& b) {
   if (!has_loops(a) || a.numel() == 0) return (a * b).sum(-1);
   const Tensor out = at::empty(a.sizes().slice(0, a.dim() - 1), a.options());
   const auto rows = [](const Tensor& x) { return x.dim() == 3 ? x : x.flatten(1, -2); };
-  const Tensor left = ops::with_contiguous_rows(rows(a)), right = ops::with_contiguous_rows(rows(b));
+  const Tensor left = with_contiguous_rows(rows(a)), right = with_contiguous_rows(rows(b));
   AT_DISPATCH_FLOATING_TYPES(a.scalar_type(), "row_dots", [&] { fill_dots<scalar_t>(left, right, out); });
   return out;
 }
@@ -147,4 +147,4 @@ Tensor border_gradients(const Tensor& added, const Tensor& total, const Tensor& 
   return gradients;
 }
 
-}  // namespace ovq::nn
+}  // namespace ovq::ops

@@ -3,9 +3,9 @@
 // which is decayed linear attention with queries C, keys B, values dt x and log decays dt A.
 #pragma once
 
-#include "ovq/nn/linear_attention.h"
+#include "ovq/ops/recurrence.h"
 
-namespace ovq::nn {
+namespace ovq::ops {
 
 struct SsdInputs {
   at::Tensor x;       // [B, T, H, P]
@@ -25,4 +25,7 @@ RecurrenceResult ssd(const SsdInputs& inputs);
 // Token by token, as the formula stands.
 RecurrenceResult ssd_recurrent(const SsdInputs& inputs);
 
-}  // namespace ovq::nn
+// Both check their input with this: std::invalid_argument names what is wrong.
+void check_ssd(const SsdInputs& inputs);
+
+}  // namespace ovq::ops

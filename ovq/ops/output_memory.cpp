@@ -1,4 +1,4 @@
-#include "ovq/ops/outputs.h"
+#include "ovq/ops/output_memory.h"
 
 #include <sys/mman.h>
 

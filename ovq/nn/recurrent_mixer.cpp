@@ -1,0 +1,101 @@
+#include "ovq/nn/recurrent_mixer.h"
+
+#include "ovq/nn/parameters.h"
+#include "ovq/ops/packed.h"
+#include "ovq/ops/rms_norm.h"
+
+namespace ovq::nn {
+
+RecurrentMixer::RecurrentMixer(const char* op, const RecurrentOptions& options) : op_(op), options_(options) {
+  check_positive(op, "width", options.width);
+  check_positive(op, "heads", options.heads);
+  check_positive(op, "key_dim", options.key_dim);
+  check_positive(op, "value_dim", options.value_dim);
+  check_positive(op, "conv_width", options.conv_width);
+  check_positive(op, "chunk", options.chunk);
+}
+
+Projection RecurrentMixer::add_projection(const char* name, int64_t outputs, bool bias) {
+  return register_module(name, make_projection(options_.width, outputs, bias));
+}
+
+void RecurrentMixer::add_query_key_value() {
+  q_proj_ = add_projection("q_proj", options_.heads * options_.key_dim);
+  k_proj_ = add_projection("k_proj", options_.heads * options_.key_dim);
+  v_proj_ = add_projection("v_proj", options_.heads * options_.value_dim);
+}
+
+void RecurrentMixer::add_output(const char* name) {
+  output_ = register_module(name, make_projection(options_.heads * options_.value_dim, options_.width));
+}
+
+ShortConvolution RecurrentMixer::add_convolution(const char* name, int64_t channels, bool bias) {
+  convolved_channels_ += channels;
+  const ShortConvolutionOptions options{
+      .channels = channels, .width = options_.conv_width, .bias = bias, .activation = Activation::silu};
+  return register_module(name, ShortConvolution(options));
+}
+
+void RecurrentMixer::add_query_key_convolutions() {
+  conv_q_ = add_convolution("conv_q", options_.heads * options_.key_dim);
+  conv_k_ = add_convolution("conv_k", options_.heads * options_.key_dim);
+}
+
+void RecurrentMixer::add_value_convolution() {
+  conv_v_ = add_convolution("conv_v", options_.heads * options_.value_dim);
+}
+
+void RecurrentMixer::add_norm(int64_t size, double eps, int64_t groups) {
+  norm = register_module("norm", RMSNorm(size, eps, groups));
+}
+
+StateLayout RecurrentMixer::head_layout(const char* kind) const {
+  StateLayout layout(kind);
+  layout.add("heads", options_.heads).add("key_dim", options_.key_dim).add("value_dim", options_.value_dim);
+  layout.add("conv_width", options_.conv_width);
+  return layout;
+}
+
+int64_t RecurrentMixer::state_elements() const { return options_.heads * options_.key_dim * options_.value_dim; }
+
+int64_t RecurrentMixer::state_bytes(int64_t) const {
+  const int64_t elements = state_elements() + (options_.conv_width - 1) * convolved_channels_;
+  return elements * static_cast<int64_t>(sizeof(float));
+}
+
+Tensor RecurrentMixer::convolved(const Call& call, const char* name, ShortConvolution& convolution,
+                                 const Tensor& y) const {
+  if (call.state != nullptr) return convolution->forward(y, call.state->tensors[name]);
+  return convolution->forward(y, call.cu_seqlens);
+}
+
+RecurrentMixer::Heads RecurrentMixer::query_key_value(const Call& call) {
+  const auto heads = [&](Projection& projection, ShortConvolution& convolution, const char* name, int64_t dim) {
+    const Tensor y = projection->forward(call.x);
+    return (convolution ? convolved(call, name, convolution, y) : y).unflatten(-1, {options_.heads, dim});
+  };
+  const Tensor q = ops::l2_norm(heads(q_proj_, conv_q_, "conv_q", options_.key_dim));
+  const Tensor k = ops::l2_norm(heads(k_proj_, conv_k_, "conv_k", options_.key_dim));
+  return {.q = q, .k = k, .v = heads(v_proj_, conv_v_, "conv_v", options_.value_dim)};
+}
+
+Tensor RecurrentMixer::normalised(const Tensor& o, const Tensor& gate) {
+  const Tensor y = norm->forward(o).flatten(2);
+  return gate.defined() ? y * at::silu(gate) : y;
+}
+
+Tensor RecurrentMixer::mix(const Tensor& x, MixerState* state, const OptionalTensor& cu_seqlens) {
+  check_width(op_, x, options_.width);
+  const Recurred recurred = recur({.x = x,
+                                   .state = state,
+                                   .cu_seqlens = cu_seqlens,
+                                   .before = state != nullptr ? state->tensors["state"] : Tensor(),
+                                   .starts = ops::starts_of(op_, x, cu_seqlens)});
+  if (state != nullptr) {
+    state->tensors["state"] = recurred.result.state;
+    state->position += x.size(1);
+  }
+  return output_->forward(normalised(recurred.result.o, recurred.gate));
+}
+
+}  // namespace ovq::nn

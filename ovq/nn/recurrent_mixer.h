@@ -1,0 +1,85 @@
+// What the recurrent layers share: y = W_o normalised(op(projections of x)), with an op whose state is a matrix per
+// head (see ops/recurrence.h) and short convolutions on what goes into it. Here are the parts, the states of op and
+// convolutions from call to call, packed sequences, the norm and the gate of the output. What a layer adds is `recur`:
+// which projections go into its op, and how.
+#pragma once
+
+#include <utility>
+#include <vector>
+
+#include "ovq/nn/mixer.h"
+#include "ovq/nn/projection.h"
+#include "ovq/nn/rms_norm.h"
+#include "ovq/nn/short_convolution.h"
+#include "ovq/ops/recurrence.h"
+
+namespace ovq::nn {
+
+struct RecurrentOptions {
+  int64_t width = 0;
+  int64_t heads = 0;
+  int64_t key_dim = 0;    // per head: rows of the state
+  int64_t value_dim = 0;  // per head: what is written and read
+  int64_t conv_width = 0;
+  int64_t chunk = 0;
+};
+
+class RecurrentMixer : public Mixer {
+ public:
+  int64_t state_bytes(int64_t tokens) const override;
+
+ protected:
+  // `op` is what errors name.
+  RecurrentMixer(const char* op, const RecurrentOptions& options);
+
+  // What one call computes with.
+  struct Call {
+    const Tensor& x;  // [B, T, width]
+    MixerState* state;
+    const OptionalTensor& cu_seqlens;
+    Tensor before;  // the op's state before x; undefined: zeros
+    Tensor starts;  // first tokens of packed sequences; undefined: not packed
+  };
+  struct Recurred {
+    ops::RecurrenceResult result;  // o [B, T, H, value_dim]
+    Tensor gate = {};              // [B, T, H value_dim], before its activation; undefined: none
+  };
+  virtual Recurred recur(const Call& call) = 0;
+
+  // o [B, T, H, value_dim] -> [B, T, H value_dim] for the output projection: a norm over each head, then silu(gate).
+  virtual Tensor normalised(const Tensor& o, const Tensor& gate);
+
+  // Elements of the op's state of one sequence.
+  virtual int64_t state_elements() const;
+
+  // The parts. Constructors call these in the order that state dicts and random numbers have.
+  Projection add_projection(const char* name, int64_t outputs, bool bias = false);
+  void add_query_key_value();         // q_proj, k_proj, v_proj
+  void add_output(const char* name);  // [B, T, H value_dim] -> [B, T, width]
+  void add_query_key_convolutions();  // conv_q, conv_k, each with silu behind it
+  void add_value_convolution();       // conv_v
+  ShortConvolution add_convolution(const char* name, int64_t channels, bool bias = false);
+  void add_norm(int64_t size, double eps = 1e-6, int64_t groups = 1);
+  StateLayout head_layout(const char* kind) const;
+
+  // y [B, T, channels] convolved, behind what the state has of the tokens before x
+  Tensor convolved(const Call& call, const char* name, ShortConvolution& convolution, const Tensor& y) const;
+
+  struct Heads {
+    Tensor q, k, v;  // [B, T, H, key_dim] of norm one, twice, and [B, T, H, value_dim]
+  };
+  Heads query_key_value(const Call& call);
+
+  Tensor mix(const Tensor& x, MixerState* state, const OptionalTensor& cu_seqlens) override;
+
+  RMSNorm norm{nullptr};
+
+ private:
+  const char* op_;
+  RecurrentOptions options_;
+  Projection q_proj_{nullptr}, k_proj_{nullptr}, v_proj_{nullptr}, output_{nullptr};
+  ShortConvolution conv_q_{nullptr}, conv_k_{nullptr}, conv_v_{nullptr};
+  int64_t convolved_channels_ = 0;
+};
+
+}  // namespace ovq::nn

@@ -1,0 +1,200 @@
+#include "ovq/ops/short_convolution.h"
+
+#include <vector>
+
+#include "ovq/ops/cpu_loops.h"
+#include "ovq/ops/inputs.h"
+#include "ovq/ops/packed.h"
+#include "ovq/ops/tensor_view.h"
+
+namespace ovq::ops {
+namespace {
+
+using at::Tensor;
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+
+constexpr const char* kShortConvolution = "short_convolution";
+constexpr int64_t kChannels = 64;    // a thread takes this many through all of time
+constexpr int64_t kRowsPerSum = 64;  // weight gradients are summed in pieces: less rounding
+
+using Sequences = std::vector<kernels::Sequence>;
+
+// Rows of [B, T, C] by time, those of `before` [B, width - 1, C] at negative ones, and `none` where there is nothing.
+template <class T>
+class Rows {
+ public:
+  Rows(const Tensor& x, const Tensor& before, const kernels::Sequence& sequence, int64_t channel, T* none)
+      : x_(x.data_ptr<T>() + sequence.batch * x.stride(0) + sequence.first * x.stride(1) + channel),
+        stride_(x.stride(1)),
+        none_(none) {
+    if (before.defined()) {
+      before_ = before.data_ptr<T>() + sequence.batch * before.stride(0) + before.size(1) * before.stride(1) + channel;
+      before_stride_ = before.stride(1);
+    }
+  }
+
+  T* operator[](int64_t time) const {
+    if (time >= 0) return x_ + time * stride_;
+    return before_ != nullptr ? before_ + time * before_stride_ : none_;
+  }
+
+ private:
+  T* x_;
+  int64_t stride_;
+  T* before_ = nullptr;
+  int64_t before_stride_ = 0;
+  T* none_;
+};
+
+template <class T>
+void accumulate(T* to, const T* a, const T* b, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) to[i] += a[i] * b[i];
+}
+
+// taps: the weight as [width, C]
+template <class T>
+void convolve(const Tensor& x, const Tensor& taps, const Tensor& bias, const Tensor& before, const Sequences& sequences,
+              const Tensor& y) {
+  const int64_t channels = x.size(2), width = taps.size(0);
+  parallel_blocks(channels, kChannels, x.size(0) * x.size(1) * width, [&](int64_t begin, int64_t end) {
+    const int64_t n = end - begin;
+    T zeros[kChannels] = {}, offset[kChannels] = {};
+    if (bias.defined()) std::copy_n(bias.data_ptr<T>() + begin, n, offset);
+    for (const kernels::Sequence& sequence : sequences) {
+      const Rows<T> from(x, before, sequence, begin, zeros), to(y, {}, sequence, begin, nullptr);
+      for (int64_t t = 0; t < sequence.length; ++t) {
+        T sums[kChannels];
+        std::copy_n(offset, n, sums);
+        for (int64_t j = 0; j < width; ++j) {
+          accumulate(sums, taps.data_ptr<T>() + j * channels + begin, from[t - width + 1 + j], n);
+        }
+        std::copy_n(sums, n, to[t]);
+      }
+    }
+  });
+}
+
+// d_x and d_before start as zeros; d_taps [width, C] and d_bias are written. d_before and d_bias may be undefined.
+template <class T>
+void convolve_backward(const Tensor& d_y, const Tensor& x, const Tensor& taps, const Tensor& before,
+                       const Sequences& sequences, const Tensor& d_x, const Tensor& d_before, const Tensor& d_taps,
+                       const Tensor& d_bias) {
+  const int64_t channels = x.size(2), width = taps.size(0);
+  parallel_blocks(channels, kChannels, 2 * x.size(0) * x.size(1) * width, [&](int64_t begin, int64_t end) {
+    const int64_t n = end - begin;
+    T zeros[kChannels] = {}, nowhere[kChannels] = {}, ones[kChannels];
+    std::fill_n(ones, kChannels, T(1));
+    std::vector<T> piece((width + 1) * kChannels, T(0)), total(piece);  // taps, then bias
+    const auto add_piece = [&] {
+      for (size_t i = 0; i < total.size(); ++i) total[i] += piece[i];
+      std::fill(piece.begin(), piece.end(), T(0));
+    };
+    for (const kernels::Sequence& sequence : sequences) {
+      const Rows<T> from(x, before, sequence, begin, zeros), gradient(d_y, {}, sequence, begin, nullptr),
+          to(d_x, d_before, sequence, begin, nowhere);
+      for (int64_t t = 0; t < sequence.length; ++t) {
+        const T* const g = gradient[t];
+        for (int64_t j = 0; j < width; ++j) {
+          const int64_t source = t - width + 1 + j;
+          accumulate(&piece[j * kChannels], g, from[source], n);
+          accumulate(to[source], g, taps.data_ptr<T>() + j * channels + begin, n);
+        }
+        if (d_bias.defined()) accumulate(&piece[width * kChannels], g, ones, n);
+        if (t % kRowsPerSum == kRowsPerSum - 1) add_piece();
+      }
+      add_piece();
+    }
+    for (int64_t j = 0; j < width; ++j) {
+      std::copy_n(&total[j * kChannels], n, d_taps.data_ptr<T>() + j * channels + begin);
+    }
+    if (d_bias.defined()) std::copy_n(&total[width * kChannels], n, d_bias.data_ptr<T>() + begin);
+  });
+}
+
+class ShortConvolutionFunction : public torch::autograd::Function<ShortConvolutionFunction> {
+ public:
+  static Tensor forward(AutogradContext* context, const Tensor& x_any, const Tensor& weight,
+                        const c10::optional<Tensor>& bias_any, const c10::optional<Tensor>& before_any,
+                        const std::vector<int64_t>& cu_seqlens) {
+    RECORD_USER_SCOPE("ovq::short_convolution_forward");
+    const Tensor x = with_contiguous_rows(x_any), taps = weight.t().contiguous();
+    const Tensor bias = bias_any ? bias_any->contiguous() : Tensor();
+    const Tensor before = before_any ? with_contiguous_rows(*before_any) : Tensor();
+    const Tensor y = at::empty(x.sizes(), x.options());
+    AT_DISPATCH_FLOATING_TYPES(x.scalar_type(), kShortConvolution, [&] {
+      convolve<scalar_t>(x, taps, bias, before,
+                         kernels::check_sequences(kShortConvolution, x.size(0), x.size(1), cu_seqlens), y);
+    });
+    context->save_for_backward({x, taps, before});
+    context->saved_data["bias"] = bias.defined();
+    context->saved_data["cu_seqlens"] = cu_seqlens;
+    return y;
+  }
+
+  static variable_list backward(AutogradContext* context, variable_list gradients) {
+    RECORD_USER_SCOPE("ovq::short_convolution_backward");
+    const variable_list saved = context->get_saved_variables();
+    const Tensor &x = saved[0], &taps = saved[1], &before = saved[2];
+    const std::vector<int64_t> cu_seqlens = context->saved_data["cu_seqlens"].toIntVector();
+    const Tensor d_y = with_contiguous_rows(gradients[0]), d_x = at::zeros(x.sizes(), x.options());
+    const Tensor d_before = before.defined() ? at::zeros(before.sizes(), x.options()) : Tensor();
+    const Tensor d_taps = at::empty(taps.sizes(), x.options());
+    const Tensor d_bias = context->saved_data["bias"].toBool() ? at::empty({x.size(2)}, x.options()) : Tensor();
+    AT_DISPATCH_FLOATING_TYPES(x.scalar_type(), kShortConvolution, [&] {
+      convolve_backward<scalar_t>(d_y, x, taps, before,
+                                  kernels::check_sequences(kShortConvolution, x.size(0), x.size(1), cu_seqlens), d_x,
+                                  d_before, d_taps, d_bias);
+    });
+    return once_differentiable(kShortConvolution, {d_x, d_taps.t(), d_bias, d_before, Tensor()});
+  }
+};
+
+// For autograd functions, which take no undefined tensors.
+c10::optional<Tensor> optional(const Tensor& x) { return x.defined() ? c10::optional<Tensor>(x) : c10::nullopt; }
+
+// Shifted slices times rows of the weight.
+Tensor plain_convolution(const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& before) {
+  const int64_t width = weight.size(1), time = x.size(1);
+  const Tensor start = before.defined() ? before : at::zeros({x.size(0), width - 1, x.size(2)}, x.options());
+  const Tensor all = at::cat({start, x}, 1);
+  Tensor y = bias.defined() ? bias : at::zeros({x.size(2)}, x.options());
+  for (int64_t j = 0; j < width; ++j) y = y + all.narrow(1, j, time) * weight.select(1, j);
+  return y;
+}
+
+}  // namespace
+
+Tensor short_convolution(const ShortConvolutionInputs& inputs) {
+  const auto& [x, weight, bias, before, packed] = inputs;
+  check(x.dim() == 3, kShortConvolution, "x has ", x.dim(), " dimensions; must have 3: [batch, time, channels]");
+  check(weight.dim() == 2 && weight.size(0) == x.size(2) && weight.size(1) >= 1, kShortConvolution, "weight has shape ",
+        weight.sizes(), "; must be [", x.size(2), ", width]");
+  check(!bias.defined() || (bias.dim() == 1 && bias.size(0) == x.size(2)), kShortConvolution, "bias must have ",
+        x.size(2), " elements");
+  const std::vector<int64_t> cu_seqlens = offsets_of(kShortConvolution, packed);
+  if (before.defined()) {
+    check(before.sizes() == at::IntArrayRef({x.size(0), weight.size(1) - 1, x.size(2)}), kShortConvolution,
+          "before has shape ", before.sizes(), "; must be [", x.size(0), ", ", weight.size(1) - 1, ", ", x.size(2),
+          "]");
+    check(cu_seqlens.empty(), kShortConvolution, "before is given with cu_seqlens; must be one or the other");
+  }
+  kernels::check_sequences(kShortConvolution, x.size(0), x.size(1), cu_seqlens);
+  if (x.numel() > 0 && has_loops(x) && weight.scalar_type() == x.scalar_type()) {
+    return ShortConvolutionFunction::apply(x, weight, optional(bias), optional(before), cu_seqlens);
+  }
+  if (cu_seqlens.empty()) return plain_convolution(x, weight, bias, before);
+  return for_each_sequence(kShortConvolution, x, cu_seqlens,
+                           [&](const Tensor& part) { return plain_convolution(part, weight, bias, {}); });
+}
+
+Tensor inputs_after(const Tensor& x, const Tensor& before, int64_t width) {
+  const int64_t kept = width - 1, time = x.size(1);
+  if (time >= kept) {
+    return x.narrow(1, time - kept, kept).clone(at::MemoryFormat::Contiguous);  // a view would keep all of x alive
+  }
+  const Tensor start = before.defined() ? before : at::zeros({x.size(0), kept, x.size(2)}, x.options());
+  return at::cat({start, x}, 1).narrow(1, time, kept).clone(at::MemoryFormat::Contiguous);
+}
+
+}  // namespace ovq::ops

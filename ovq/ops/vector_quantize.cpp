@@ -1,0 +1,108 @@
+#include "ovq/ops/vector_quantize.h"
+
+#include <ATen/CPUGeneratorImpl.h>
+
+#include <algorithm>
+#include <vector>
+
+#include "ovq/base/error.h"
+
+namespace ovq::ops {
+namespace {
+
+using at::Tensor;
+
+constexpr const char* kVectorQuantize = "vector_quantize";
+constexpr int64_t kScoresAtOnce = int64_t{1} << 24;
+
+at::Generator generator_of(uint64_t seed) { return at::make_generator<at::CPUGeneratorImpl>(seed); }
+
+// |c - z| u: the gradient goes through the distance alone
+Tensor towards(const Tensor& z, const Tensor& c, const Tensor& noise) {
+  const Tensor delta = c - z;
+  Tensor u;
+  {
+    const torch::NoGradGuard no_grad;
+    const Tensor noisy = delta + noise;
+    u = noisy / noisy.norm(2, -1, true).clamp_min(1e-30);
+  }
+  return delta.norm(2, -1, true) * u;
+}
+
+VectorQuantized nearest_segment(const VectorQuantizeInputs& in) {
+  at::Generator generator = generator_of(in.seed);
+  const Tensor &z = in.z, &words = in.codewords;
+  const int64_t segments = words.size(1) - 1;
+  const Tensor share = at::rand({words.size(0), segments, 1}, generator, z.options());
+  const Tensor first = words.narrow(1, 0, segments), second = words.narrow(1, 1, segments);
+  Tensor index;
+  {
+    const torch::NoGradGuard no_grad;
+    const Tensor points = (1 - share) * first + share * second;
+    // |z - d|^2 is smallest where z . d - |d|^2 / 2 is largest; the bonus counts as similarity
+    Tensor bias = -(points.square().sum(-1) / 2);
+    if (in.bonus.defined()) {
+      bias = at::maximum(in.bonus.narrow(1, 0, segments), in.bonus.narrow(1, 1, segments)) + bias;
+    }
+    index = nearest_codeword(z, points, bias);
+  }
+  const Tensor a = gather_rows(words, index), b = gather_rows(words, index + 1);
+  const Tensor l = gather_rows(share, index);
+  const Tensor noise_a = at::randn(z.sizes(), generator, z.options()) * in.noise;
+  const Tensor noise_b = at::randn(z.sizes(), generator, z.options()) * in.noise;
+  return {.z_q = z + (1 - l) * towards(z, a, noise_a) + l * towards(z, b, noise_b), .index = index};
+}
+
+}  // namespace
+
+VectorQuantized vector_quantize(const VectorQuantizeInputs& in) {
+  const Tensor &z = in.z, &words = in.codewords;
+  check(words.dim() == 3 && z.dim() == 3 && words.size(0) == z.size(0) && words.size(2) == z.size(2), kVectorQuantize,
+        "codewords has shape ", words.sizes(), "; must be [", z.size(0), ", codewords, ", z.size(-1), "]");
+  const int64_t fewest = in.gradient == QuantizerGradient::sf_diveq ? 2 : 1;
+  check(words.size(1) >= fewest, kVectorQuantize, "codewords has ", words.size(1), " codewords; must have at least ",
+        fewest);
+  check(!in.bonus.defined() || in.bonus.sizes() == words.sizes().slice(0, 2), kVectorQuantize, "bonus has shape ",
+        in.bonus.defined() ? in.bonus.sizes() : at::IntArrayRef(), "; must be [", words.size(0), ", ", words.size(1),
+        "]");
+  check(in.noise >= 0, kVectorQuantize, "noise is ", in.noise, "; must be at least 0");
+  if (in.gradient == QuantizerGradient::sf_diveq) return nearest_segment(in);
+  const Tensor index = nearest_codeword(z, words, in.bonus), c = gather_rows(words, index);
+  if (in.gradient == QuantizerGradient::straight_through) {
+    return {.z_q = z + (c - z).detach(), .index = index, .codeword = c};
+  }
+  const Tensor noise = at::randn(z.sizes(), generator_of(in.seed), z.options()) * in.noise;
+  return {.z_q = z + towards(z, c, noise), .index = index, .codeword = c};
+}
+
+Tensor nearest_codeword(const Tensor& z, const Tensor& codewords, const Tensor& bonus) {
+  const torch::NoGradGuard no_grad;
+  const int64_t rows =
+      std::max<int64_t>(1, kScoresAtOnce / std::max<int64_t>(1, codewords.size(0) * codewords.size(1)));
+  std::vector<Tensor> parts;
+  for (int64_t first = 0; first < z.size(1); first += rows) {
+    const Tensor piece = z.narrow(1, first, std::min(rows, z.size(1) - first));
+    Tensor scores = at::bmm(piece, codewords.transpose(1, 2));
+    if (bonus.defined()) scores.add_(bonus.unsqueeze(1));
+    parts.push_back(scores.argmax(-1));
+  }
+  return parts.empty() ? at::empty({z.size(0), 0}, z.options().dtype(at::kLong)) : at::cat(parts, 1);
+}
+
+Tensor gather_rows(const Tensor& x, const Tensor& index) {
+  return x.gather(1, index.unsqueeze(-1).expand({-1, -1, x.size(2)}));
+}
+
+Tensor by_head(const Tensor& x) { return x.permute({2, 0, 1, 3}).reshape({x.size(2), -1, x.size(3)}); }
+
+Tensor by_token(const Tensor& x, int64_t batch, int64_t time) {
+  std::vector<int64_t> shape = {x.size(0), batch, time};
+  std::vector<int64_t> order = {1, 2, 0};
+  for (int64_t i = 2; i < x.dim(); ++i) {
+    shape.push_back(x.size(i));
+    order.push_back(i + 1);
+  }
+  return x.view(shape).permute(order);
+}
+
+}  // namespace ovq::ops
