@@ -1,6 +1,7 @@
 #include "ovq/ops/vector_quantize.h"
 
 #include <ATen/CPUGeneratorImpl.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
 
 #include <algorithm>
 #include <vector>
@@ -77,6 +78,8 @@ VectorQuantized vector_quantize(const VectorQuantizeInputs& in) {
 
 Tensor nearest_codeword(const Tensor& z, const Tensor& codewords, const Tensor& bonus) {
   const torch::NoGradGuard no_grad;
+  // In full precision also under autocast: which codeword is nearest is no matter for eight bits.
+  const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
   const int64_t rows =
       std::max<int64_t>(1, kScoresAtOnce / std::max<int64_t>(1, codewords.size(0) * codewords.size(1)));
   std::vector<Tensor> parts;

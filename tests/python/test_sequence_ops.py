@@ -363,6 +363,17 @@ def test_vector_quantize():
     assert (ovq.vector_quantize(z, words, bonus=bonus)[1] == 4).all()
 
 
+def test_autocast():
+    z, words = (x.detach().float() for x in (normal(2, 50, 3, 16), F.normalize(normal(3, 70, 16, seed=1), dim=-1)))
+    q, k, v, g, beta, _ = (x.detach().float() for x in make(OPS["gated_delta_rule"][2]))
+    index, o = ovq.vector_quantize(z, words)[1], ovq.gated_delta_rule(q, k, v, g, beta)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert torch.equal(ovq.vector_quantize(z, words)[1], index)
+        mixed = ovq.gated_delta_rule(q.bfloat16(), k, v, g, beta)
+    assert mixed.dtype == torch.bfloat16
+    assert_near(mixed, o, 3e-2)
+
+
 def test_bad_vector_quantize():
     z, words = normal(2, 5, 3, 4).detach(), normal(3, 7, 4).detach()
     for kind, message, arguments, options in (
