@@ -12,12 +12,12 @@ using namespace ovq::kernels;
 
 constexpr int64_t kTime = 1000, kPrompt = 900, kHeads = 2, kDim = 64;
 
-struct Sequence {
+struct Tokens {
   std::vector<float> q, k, v, o;  // [time, heads, dim]
 };
 
-Sequence make_sequence() {
-  Sequence s;
+Tokens make_sequence() {
+  Tokens s;
   for (int i = 0; i < kTime * kHeads * kDim; ++i) {
     s.q.push_back(std::sin(0.1f * i));
     s.k.push_back(std::cos(0.37f * i));
@@ -28,7 +28,7 @@ Sequence make_sequence() {
 }
 
 // Reads tokens first ... first + count - 1 and writes their outputs; the state then includes these tokens.
-void attend(OvqState& state, Sequence& s, int64_t first, int64_t count) {
+void attend(OvqState& state, Tokens& s, int64_t first, int64_t count) {
   static const std::vector<float> beta(kHeads, 0.125f);
   const auto tokens = [&](std::vector<float>& x) {
     return View<float>::contiguous(x.data() + first * kHeads * kDim, 1, count, kHeads, kDim);
@@ -39,7 +39,7 @@ void attend(OvqState& state, Sequence& s, int64_t first, int64_t count) {
 }
 
 int main() {
-  Sequence s = make_sequence();
+  Tokens s = make_sequence();
   const OvqOptions options{.chunk = 128, .centroids = 256};
   OvqState state({.batch = 1, .kv_heads = kHeads, .key_dim = kDim, .value_dim = kDim}, options);
   attend(state, s, 0, kPrompt);

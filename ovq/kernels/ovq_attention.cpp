@@ -119,6 +119,8 @@ void ovq_attention_forward(const OvqInputs& in, const OvqOutputs& out, std::span
 
 void ovq_attention_forward(const OvqPlan& plan, const OvqInputs& in, const OvqOutputs& out, std::span<OvqState> states,
                            std::span<const int32_t> forced) {
+  check(plan.states == static_cast<int64_t>(states.size()), kForward, "the plan is for ", plan.states,
+        " states; there are ", states.size());
   const std::vector<OvqSequence>& sequences = plan.sequences;
   int64_t longest = 0;
   for (const OvqSequence& sequence : sequences) longest = std::max(longest, sequence.tokens.length);

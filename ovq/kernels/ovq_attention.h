@@ -57,6 +57,7 @@ struct OvqSequence {
 struct OvqPlan {
   std::vector<OvqSequence> sequences;
   int64_t assignments = 0;  // elements of the assignments
+  int64_t states = 0;       // how many the call continues
 };
 
 // Throws std::invalid_argument naming `op` and the argument.

@@ -332,6 +332,8 @@ void ovq_attention_backward(const OvqInputs& in, const OvqSaved& saved, const Ov
 
 void ovq_attention_backward(const OvqPlan& plan, const OvqInputs& in, const OvqSaved& saved,
                             const OvqOutputGradients& outer, const OvqGradients& gradients) {
+  check(plan.states == static_cast<int64_t>(saved.initial.size()), kBackward, "the plan is for ", plan.states,
+        " states; there are ", saved.initial.size());
   const std::vector<OvqSequence>& sequences = plan.sequences;
   const std::shared_ptr<const RotaryTable> rotary = make_rotary(in, sequences);
   const BackwardCall call = {in, saved, outer, gradients, rotary.get()};

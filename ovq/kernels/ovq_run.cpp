@@ -36,6 +36,7 @@ OvqPlan plan_ovq_attention(const char* op, const OvqInputs& in, std::span<const 
   }
 
   OvqPlan plan;
+  plan.states = static_cast<int64_t>(states.size());
   for (size_t i = 0; i < tokens.size(); ++i) {
     OvqSequence sequence;
     sequence.tokens = tokens[i];

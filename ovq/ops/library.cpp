@@ -52,8 +52,8 @@ class StackReader {
     if constexpr (std::is_same_v<T, bool>) {
       value = given.toBool();
     } else if constexpr (std::is_enum_v<T>) {
-      const auto found = ovq::enum_named<T>(given.toStringView());
-      ovq::check(found.has_value(), kOp, name, " is '", given.toStringView(), "'; must be ", ovq::allowed_names(value));
+      const auto found = ovq::enum_named<T>(given.toStringRef());
+      ovq::check(found.has_value(), kOp, name, " is '", given.toStringRef(), "'; must be ", ovq::allowed_names(value));
       value = *found;
     } else if constexpr (ovq::is_optional<T>) {
       if (!given.isNone()) value = static_cast<typename T::value_type>(given.toDouble());

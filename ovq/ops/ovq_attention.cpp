@@ -174,9 +174,10 @@ class FusedOvqAttention : public torch::autograd::Function<FusedOvqAttention> {
   }
 };
 
-// States that do not fit the path are told apart here, whatever else is wrong with a call by the plan.
+// States that do not fit the path are told apart here, whatever else is wrong with a call by the plan. With `start` and
+// without states the call makes new ones, which the plan knows.
 kernels::OvqPlan make_plan(const char* op, const Inputs& in, const OvqOptions& options,
-                           const std::vector<StatePtr>& states) {
+                           const std::vector<StatePtr>& states, bool start) {
   const bool fused = in.path == Path::fused;
   std::vector<kernels::OvqStateInfo> info;
   for (size_t i = 0; i < states.size(); ++i) {
@@ -191,6 +192,10 @@ kernels::OvqPlan make_plan(const char* op, const Inputs& in, const OvqOptions& o
             c10::toString(in.q.scalar_type()), " on ", in.q.device().str());
     }
     info.push_back({state.shape(), state.options(), state.position(), state.size()});
+  }
+  if (start && states.empty()) {
+    const int64_t batch = in.cu_seqlens.empty() ? in.q.size(0) : 1;
+    info.assign(state_count(in.cu_seqlens), {{batch, in.k.size(2), in.k.size(3), in.v.size(3)}, options});
   }
   const Tensor beta = plan_beta(in);
   const Tensor weights = in.weights.defined() ? in.weights.unsqueeze(-1) : Tensor();
@@ -260,7 +265,7 @@ OvqResult run_fused(const Inputs& in, const OvqOptions& options, kernels::OvqPla
 
 OvqResult run(const Inputs& in, OvqOptions options, const std::vector<StatePtr>& states, bool want_states) {
   options.weighted = in.weights.defined();
-  kernels::OvqPlan plan = make_plan(kOp, in, options, states);
+  kernels::OvqPlan plan = make_plan(kOp, in, options, states, want_states);
   if (in.path == Path::meta) {
     check(!want_states, kOp, "meta tensors have no state");
     return {at::empty({in.q.size(0), in.q.size(1), in.q.size(2), in.v.size(3)}, in.q.options()), {}};
@@ -295,7 +300,7 @@ Tensor ovq_step(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor&
   OvqCall call;
   call.options = options;
   call.cu_seqlens = in.cu_seqlens;
-  call.plan = make_plan(op, in, options, states);
+  call.plan = make_plan(op, in, options, states, false);
   const int64_t expected = state_count(in.cu_seqlens);
   check(static_cast<int64_t>(states.size()) == expected, op, "states has ", states.size(), " elements; must be ",
         expected, in.cu_seqlens.empty() ? ", for the whole batch" : ", one per packed sequence");
