@@ -9,7 +9,7 @@
 
 namespace ovq::bench {
 
-Report run_kernels(const RunOptions& options) {
+Report run_kernels(const BenchOptions& options) {
   const auto start = Clock::now();
   const Bystanders bystanders;
   Report report{.machine = describe_machine()};

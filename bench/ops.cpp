@@ -70,13 +70,13 @@ OpsCase measure(const Job& job) {
 
 }  // namespace
 
-OpsReport run_ops(const RunOptions& options) {
+OpsReport run_ops(const BenchOptions& options) {
   const auto start = Clock::now();
   const Bystanders bystanders;
   OpsReport report{.machine = describe_machine()};
   for (const Job& job : jobs(options.quick)) {
     if (!options.wanted(job.name())) continue;
-    const Progress progress(job.name());
+    const CurrentCase shown(job.name());
     OpsCase result;
     try {
       check_paths_agree(job.call, job.checked_shape());
