@@ -2,7 +2,6 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
-#include <algorithm>
 #include <chrono>
 #include <csignal>
 #include <fstream>
@@ -11,11 +10,12 @@
 #include <string>
 
 #include "cli/commands.h"
-#include "cli/progress.h"
+#include "cli/progress_line.h"
 #include "cli/torch_setup.h"
 #include "cli/validators.h"
 #include "ovq/base/format.h"
 #include "ovq/models/presets.h"
+#include "ovq/train/prepare.h"
 #include "ovq/train/profile.h"
 #include "ovq/train/trainer.h"
 
@@ -44,13 +44,8 @@ json read_json(const std::string& file) {
   }
 }
 
-struct Prepared {
-  RunOptions options;
-  std::unique_ptr<tasks::Task> task;
-};
-
-// Defaults, then the file, then the flags. Says what is wrong before anything is written.
-Prepared gather(const TrainArguments& arguments) {
+// Defaults, then the file, then the flags.
+train::PreparedRun prepare(const TrainArguments& arguments) {
   try {
     json options = arguments.config.empty() ? json::object() : read_json(arguments.config);
     if (!options.is_object()) throw std::invalid_argument(arguments.config + " must hold an object of options");
@@ -58,18 +53,18 @@ Prepared gather(const TrainArguments& arguments) {
     if (arguments.flags.contains("phases")) train::phases_from_json(arguments.flags["phases"]);  // null would be none
     if (arguments.flags.contains("phases") && arguments.flags.contains("steps"))
       throw UsageError("--steps and --phases exclude each other: every phase has steps of its own");
-    Prepared prepared{.options = train::resolved(train::run_options_from_json(options))};
-    prepared.task = train::make_task(prepared.options);
-    const models::ModelConfig config = train::model_config(prepared.options, prepared.task->vocab());
-    train::check_task(*prepared.task, prepared.options);
-    if (!prepared.options.init_from.path.empty()) {
-      prepared.options.init_from = train::find_initial_weights(prepared.options.init_from, print_warning);
-      train::load_initial_weights(*models::make_model(config, prepared.options.seed), prepared.options.init_from);
-    }
-    return prepared;
+    return train::prepare_run(options, print_warning);
   } catch (const std::invalid_argument& error) {
     throw UsageError(error.what());
   }
+}
+
+train::Run open_or_create(const TrainArguments& arguments) {
+  if (!arguments.resume.empty()) return train::Run::open(arguments.resume);
+  train::PreparedRun prepared = prepare(arguments);
+  const std::string out =
+      !arguments.out.empty() ? arguments.out : fmt::format("runs/{}-{}", prepared.options.task, prepared.options.model);
+  return train::Run::create(out, prepared.options, std::move(prepared.task));
 }
 
 std::string evaluation_text(int64_t step, const train::Evaluation& evaluation, tasks::Metric metric,
@@ -89,41 +84,17 @@ std::string phase_text(const RunOptions& options, int64_t index) {
                      phase.centroids ? fmt::format(", N {}", *phase.centroids) : "", phase.learning_rate);
 }
 
-void print_profile(const train::Profile& profile, double seconds) {
-  using Row = std::pair<std::string, train::Profile::Entry>;
-  const auto entries = profile.entries();
-  std::vector<Row> rows(entries.begin(), entries.end());
-  std::sort(rows.begin(), rows.end(), [](const Row& a, const Row& b) { return a.second.seconds > b.second.seconds; });
-  fmt::print("\n{:<32} {:>9} {:>10} {:>7}\n", "where the time went", "calls", "seconds", "share");
-  for (const auto& [name, entry] : rows) {
-    fmt::print("{:<32} {:>9} {:>10.2f} {:>6.1f}%\n", name, entry.calls, entry.seconds, 100 * entry.seconds / seconds);
-  }
-  const train::Profile::Shares shares = profile.shares(seconds);
-  fmt::print("kernels {:.1f} %, matrix products {:.1f} %, everything else {:.1f} % of {:.1f} s\n", 100 * shares.kernels,
-             100 * shares.matrix_products, 100 * shares.rest, seconds);
-}
-
 void run_training(const TrainArguments& arguments) {
   if (!arguments.resume.empty() && (!arguments.out.empty() || !arguments.config.empty() || !arguments.flags.empty()))
     throw UsageError("--resume goes on with the options of the run; it takes no others but --threads and --profile");
   set_up_torch(arguments.threads);
-  const bool fresh = arguments.resume.empty();
-  Prepared prepared;
-  if (fresh)
-    prepared = gather(arguments);
-  else
-    prepared.options = train::RunDirectory::open(arguments.resume).options();
-  const RunOptions& options = prepared.options;
-  const std::string out = !fresh                   ? arguments.resume
-                          : !arguments.out.empty() ? arguments.out
-                                                   : fmt::format("runs/{}-{}", options.task, options.model);
-  train::RunDirectory run =
-      fresh ? train::RunDirectory::create(out, options) : train::RunDirectory::open(arguments.resume);
+  const train::Run run = open_or_create(arguments);
+  const RunOptions& options = run.options();
+  const std::string out = run.path().string();
 
   std::signal(SIGINT, [](int) { interrupted = 1; });
   std::signal(SIGTERM, [](int) { interrupted = 1; });
-  std::unique_ptr<Progress> progress;
-  tasks::Metric metric = tasks::Metric::accuracy;
+  std::unique_ptr<ProgressLine> progress;
   train::TrainHooks hooks;
   int64_t phase = -1;  // the one shown last
   hooks.on_step = [&](const train::StepReport& report) {
@@ -131,12 +102,11 @@ void run_training(const TrainArguments& arguments) {
     progress->step(report);
   };
   hooks.on_evaluation = [&](int64_t step, const train::Evaluation& evaluation, std::optional<double> keep) {
-    progress->message(evaluation_text(step, evaluation, metric, keep));
+    progress->message(evaluation_text(step, evaluation, run.description().metric, keep));
   };
   hooks.warn = print_warning;
   hooks.stop = [] { return interrupted != 0; };
-  train::Trainer trainer(std::move(run), hooks, std::move(prepared.task));
-  metric = trainer.task().metric();
+  train::Trainer trainer(run, hooks);
   int64_t parameters = 0;
   for (const auto& parameter : trainer.model().parameters()) parameters += parameter.numel();
   fmt::print("{} on {} ({}): {:.2f}M parameters, vocabulary {}, into {}\n", options.model, options.task, options.scale,
@@ -144,13 +114,16 @@ void run_training(const TrainArguments& arguments) {
   if (trainer.progress().step == 0 && !options.init_from.path.empty())
     fmt::print("starting from the weights of {}\n", options.init_from.path);
   if (trainer.progress().step > 0) fmt::print("going on after step {}\n", trainer.progress().step);
-  progress = std::make_unique<Progress>(options.steps, trainer.progress().step);
+  progress = std::make_unique<ProgressLine>(options.steps, trainer.progress().step);
   std::optional<train::Profile> profile;
   if (arguments.profile) profile.emplace();
   const auto start = std::chrono::steady_clock::now();
   const train::Outcome outcome = trainer.train();
   progress->finish();
-  if (profile) print_profile(*profile, std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
+  if (profile) {
+    const std::chrono::duration<double> spent = std::chrono::steady_clock::now() - start;
+    fmt::print("\n{}", to_table(*profile, spent.count()));
+  }
   if (outcome == train::Outcome::stopped) {
     fmt::print("stopped after step {}; saved. Go on with: ovq train --resume {}\n", trainer.progress().step, out);
     return;
