@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <compare>
 #include <set>
 
 #include "ovq/base/format.h"
@@ -13,26 +14,28 @@ namespace {
 
 int64_t centroids_of(const json& result) { return result.value("centroids", int64_t{0}); }
 
-// Results with the same key are one row; rows are in the order of their keys.
-struct RowName {
-  std::string key, label;
+// Results with the same key are one row. Rows by N come first, then those by what was asked to be kept; one of the
+// latter has another N at every length.
+struct RowKey {
+  bool by_share = false;
+  double value = 0;  // N, or the share
+  std::string label;
+
+  auto operator<=>(const RowKey&) const = default;
 };
 
-// Rows by N, then by what was asked to be kept; a row of the latter has another N at every length.
-RowName row_name(const Run& run, const json& result) {
-  RowName name{.label = run.label()};
-  if (result.contains("asked_keep")) {
-    const double keep = result["asked_keep"];
-    name.label += fmt::format(" keep {}", keep);
-    name.key = fmt::format("1 {:20.17f}", keep);
+RowKey row_key(const Run& run, const json& result) {
+  RowKey key{.by_share = result.contains("asked_keep"), .label = run.label()};
+  if (key.by_share) {
+    key.value = result["asked_keep"];
+    key.label += fmt::format(" keep {}", key.value);
   } else {
     const int64_t centroids = centroids_of(result);
-    if (centroids > 0) name.label += fmt::format(" N {}", centroids);
-    name.key = fmt::format("0 {:>20}", centroids);
+    key.value = static_cast<double>(centroids);
+    if (centroids > 0) key.label += fmt::format(" N {}", centroids);
   }
-  if (result.contains("options") && !result["options"].empty()) name.label += " " + result["options"].dump();
-  name.key += name.label;
-  return name;
+  if (result.contains("options") && !result["options"].empty()) key.label += " " + result["options"].dump();
+  return key;
 }
 
 // What results from before it was stored are missing.
@@ -125,11 +128,11 @@ void RunComparison::add(const Run& run, const Warn& warn) {
   add_keeps(results, run, warn);
 
   const char* metric = tasks::metric_name(run.description().metric);
-  std::map<std::string, ComparisonRow> rows;
+  std::map<RowKey, ComparisonRow> rows;
   for (const json& result : results) {
-    const RowName name = row_name(run, result);
-    ComparisonRow& row = rows[name.key];
-    row.label = name.label;
+    const RowKey key = row_key(run, result);
+    ComparisonRow& row = rows[key];
+    row.label = key.label;
     add_result(row, result, metric);
     results_.push_back(with_run(result, run, cost));
   }
