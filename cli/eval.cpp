@@ -38,19 +38,24 @@ void answer_questions(const EvalArguments& arguments, const train::Run& run, mod
              arguments.benchmark, scores.accuracy(), scores.accuracy_normalized());
 }
 
+void test_lengths(const EvalArguments& arguments, const train::Run& run, const train::TrainedModel& trained) {
+  const bool by_keep = !arguments.sweep.keeps.empty(), by_size = !arguments.sweep.centroids.empty();
+  if ((by_keep || by_size) && train::dictionary_of(trained.model->config()) == nullptr)
+    throw UsageError(
+        fmt::format("{}: {} has no OVQ-attention", by_keep ? "--keep" : "--centroids", run.options().model));
+  const train::Sweep sweep = train::sweep(run, trained, arguments.sweep);
+  fmt::print("{}", arguments.json ? to_json(sweep).dump(2) + "\n" : to_table(sweep));
+}
+
 void evaluate_run(const EvalArguments& arguments) {
   set_up_torch(arguments.threads);
   const train::Run run = train::Run::open(arguments.run);
   const train::TrainedModel trained = run.load_model(print_warning);
-  const auto& [lengths, centroids, keeps, options] = arguments.sweep;
-  if (!(centroids.empty() && keeps.empty()) && train::dictionary_of(trained.model->config()) == nullptr)
-    throw UsageError(
-        fmt::format("{}: {} has no OVQ-attention", keeps.empty() ? "--centroids" : "--keep", run.options().model));
   try {
-    if (!arguments.benchmark.empty() || !arguments.questions.empty())
-      return answer_questions(arguments, run, *trained.model);
-    const train::Sweep sweep = train::sweep(run, trained, arguments.sweep);
-    fmt::print("{}", arguments.json ? to_json(sweep).dump(2) + "\n" : to_table(sweep));
+    if (arguments.benchmark.empty() && arguments.questions.empty())
+      test_lengths(arguments, run, trained);
+    else
+      answer_questions(arguments, run, *trained.model);
   } catch (const std::invalid_argument& error) {
     throw UsageError(error.what());
   }
@@ -86,9 +91,7 @@ void add_eval(CLI::App& app) {
                    "Instead: multiple choice, one of " + joined(tasks::benchmark_names()));
   eval->add_option("--questions", arguments->questions, "The benchmark's JSONL file")->type_name("FILE");
   eval->add_flag("--json", arguments->json, "Print the results as JSON");
-  eval->add_option("--threads", arguments->threads, "Threads to use; default: all cores")
-      ->check(CLI::Range(1, 1024))
-      ->type_name("N");
+  add_threads(*eval, arguments->threads);
   eval->callback([arguments] { evaluate_run(*arguments); });
 }
 
