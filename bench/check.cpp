@@ -28,33 +28,23 @@ using kernels::OvqOptions;
 using kernels::View;
 using reference::Matrix;
 
-// Largest absolute errors of the code under test and of the plain loops in float, over all heads of one tensor.
-class Comparison {
+// One tensor of the code under test beside the plain loops', over all heads.
+class TensorCheck {
  public:
-  explicit Comparison(std::string name) : name_(std::move(name)) {}
+  explicit TensorCheck(std::string name) : name_(std::move(name)) {}
 
   void add(View<const float> fast, int64_t head, const Matrix<double>& exact, const Matrix<float>& plain) {
     for (int64_t t = 0; t < exact.rows; ++t) add(fast.row(0, t, head), exact[t], plain[t], exact.columns);
   }
   void add(const float* fast, const double* exact, const float* plain, int64_t count) {
-    for (int64_t i = 0; i < count; ++i) {
-      const double error = std::abs(fast[i] - exact[i]);
-      fast_error_ = std::max(fast_error_, std::isnan(error) ? std::numeric_limits<double>::infinity() : error);
-      plain_error_ = std::max(plain_error_, std::abs(plain[i] - exact[i]));
-      scale_ = std::max(scale_, std::abs(exact[i]));
-    }
+    for (int64_t i = 0; i < count; ++i) calibration_.add(fast[i], plain[i], exact[i]);
   }
-  // Terms of this size were summed and may have cancelled: rounding follows them, not the sum.
-  void add_magnitude(double magnitude) { scale_ = std::max(scale_, magnitude); }
-  void require() const {
-    const double limit = 2 * plain_error_ + 1e-6 * scale_;
-    if (!(fast_error_ <= limit))
-      throw Mismatch(fmt::format("{} is off by {:.2g}, allowed {:.2g}", name_, fast_error_, limit));
-  }
+  void add_magnitude(double magnitude) { calibration_.add_magnitude(magnitude); }
+  void require() const { require_calibrated(calibration_, name_); }
 
  private:
   std::string name_;
-  double fast_error_ = 0, plain_error_ = 0, scale_ = 0;
+  Calibration calibration_;
 };
 
 // d_beta is a sum of q . d_q / beta over the tokens; this is the sum of their absolute values.
@@ -178,7 +168,7 @@ void require_nearest(const OvqInputs& inputs, const reference::OvqHeadResult<dou
 }
 
 void require_output(const OvqInputs& inputs, View<const float> o, const OvqTwins& twins) {
-  Comparison output("o");
+  TensorCheck output("o");
   for (int64_t h = 0; h < inputs.q.heads; ++h)
     output.add(o, h, twins.exact[h].forward.o[0], twins.plain[h].forward.o[0]);
   output.require();
@@ -196,6 +186,17 @@ OvqInputs make_inputs(const Inputs& inputs, const OvqOptions& options) {
 
 }  // namespace
 
+void require_calibrated(const Calibration& calibration, const std::string& name) {
+  if (!calibration.holds())
+    throw Mismatch(fmt::format("{} is off by {:.2g}, allowed {:.2g}", name, calibration.error(), calibration.bound()));
+}
+
+Shape checked_shape(Shape shape, int64_t chunk) {
+  constexpr int64_t kOdd = 3;
+  shape.time = 2 * chunk + chunk / 2 + kOdd;
+  return shape;
+}
+
 void check_attention(const Shape& shape, int64_t window) {
   const Inputs tensors(shape, 1);
   const Tensor d_o = normal(shape, 9);
@@ -212,7 +213,7 @@ void check_attention(const Shape& shape, int64_t window) {
       shape.heads, [&](int64_t h) { return AttentionTwin<double>(inputs, d_o.view(), h); });
   const auto plain = for_each_head<AttentionTwin<float>>(
       shape.heads, [&](int64_t h) { return AttentionTwin<float>(inputs, d_o.view(), h); });
-  Comparison of_o("o"), of_q("d_q"), of_k("d_k"), of_v("d_v"), of_beta("d_beta");
+  TensorCheck of_o("o"), of_q("d_q"), of_k("d_k"), of_v("d_v"), of_beta("d_beta");
   for (int64_t h = 0; h < shape.heads; ++h) {
     of_o.add(o.view(), h, exact[h].forward.o, plain[h].forward.o);
     of_q.add(gradients.q.view(), h, exact[h].gradients.d_q, plain[h].gradients.d_q);
@@ -221,7 +222,7 @@ void check_attention(const Shape& shape, int64_t window) {
     of_beta.add_magnitude(d_beta_magnitude(inputs.q, h, inputs.beta[h], exact[h].gradients.d_q));
     of_beta.add(&gradients.beta[h], &exact[h].gradients.d_beta, &plain[h].gradients.d_beta, 1);
   }
-  for (const Comparison* comparison : {&of_o, &of_q, &of_k, &of_v, &of_beta}) comparison->require();
+  for (const TensorCheck* check : {&of_o, &of_q, &of_k, &of_v, &of_beta}) check->require();
 }
 
 void check_ovq(const Shape& shape, const OvqOptions& options) {
@@ -238,7 +239,7 @@ void check_ovq(const Shape& shape, const OvqOptions& options) {
   require_valid(inputs, assignments);
   const OvqTwins twins(inputs, assignments, d_o.view());
   require_output(inputs, o.view(), twins);
-  Comparison of_q("d_q"), of_k("d_k"), of_v("d_v"), of_beta("d_beta"), of_weights("d_weights");
+  TensorCheck of_q("d_q"), of_k("d_k"), of_v("d_v"), of_beta("d_beta"), of_weights("d_weights");
   for (int64_t h = 0; h < shape.heads; ++h) {
     const auto& exact = twins.exact[h].gradients;
     const auto& plain = twins.plain[h].gradients;
@@ -251,7 +252,7 @@ void check_ovq(const Shape& shape, const OvqOptions& options) {
       of_weights.add(gradients.weights.view().row(0, t, h), &exact.d_weights[t], &plain.d_weights[t], 1);
     }
   }
-  for (const Comparison* comparison : {&of_q, &of_k, &of_v, &of_beta, &of_weights}) comparison->require();
+  for (const TensorCheck* check : {&of_q, &of_k, &of_v, &of_beta, &of_weights}) check->require();
 }
 
 void check_ovq_decode(const Shape& shape, const OvqOptions& options) {

@@ -1,14 +1,14 @@
 // Does a code path compute what the plain loops of ovq/kernels/reference compute? Asked before it is timed, with the
 // threads, dims and options of the case at a length the plain loops can afford.
-//
-// Passes if the error against the plain loops in double is at most twice that of the plain loops in float, plus a
-// floor. NaN fails.
+// Passes if ovq/base/calibration.h holds.
 #pragma once
 
 #include <cstdint>
 #include <stdexcept>
+#include <string>
 
 #include "bench/flops.h"
+#include "ovq/base/calibration.h"
 #include "ovq/kernels/ovq_options.h"
 
 namespace ovq::bench {
@@ -16,6 +16,12 @@ namespace ovq::bench {
 struct Mismatch : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
+
+// Throws Mismatch, about what `name` says.
+void require_calibrated(const Calibration& calibration, const std::string& name);
+
+// Of a length that the plain loops can afford: two chunks written, a third read in part.
+Shape checked_shape(Shape shape, int64_t chunk);
 
 void check_attention(const Shape& shape, int64_t window);                       // forward and backward
 void check_ovq(const Shape& shape, const kernels::OvqOptions& options);         // forward and backward, one pass

@@ -8,8 +8,15 @@
 #include "bench/probe.h"
 
 namespace ovq::bench {
+namespace {
 
-Report run_kernels(const RunOptions& options) {
+// What is read to measure bandwidth: so much that hardly any of it comes from a cache.
+constexpr int64_t kCachesRead = 6;
+constexpr int64_t kLeastBytesRead = int64_t{128} << 20;
+
+}  // namespace
+
+Report run_kernels(const BenchOptions& options) {
   const auto start = Clock::now();
   const Bystanders bystanders;
   Report report{.machine = describe_machine()};
@@ -18,7 +25,7 @@ Report run_kernels(const RunOptions& options) {
 
   report.peak_isa = probe_isa();
   report.fma_peak_before = measure_fma_peak(threads, peak_seconds);
-  report.read_bytes = std::max<int64_t>(6 * report.machine.last_level_cache, int64_t{128} << 20);
+  report.read_bytes = std::max(kCachesRead * report.machine.last_level_cache, kLeastBytesRead);
   report.read_bandwidth = measure_read_bandwidth(report.read_bytes, threads, options.quick ? 5 : 20);
 
   Runner runner(options);

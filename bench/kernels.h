@@ -8,6 +8,6 @@
 namespace ovq::bench {
 
 // With kernels::max_threads() threads.
-Report run_kernels(const RunOptions& options);
+Report run_kernels(const BenchOptions& options);
 
 }  // namespace ovq::bench

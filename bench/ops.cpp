@@ -23,12 +23,6 @@ struct Job {
       return what + fmt::format(" T{}{}", shape.time, call.window > 0 ? fmt::format(" window {}", call.window) : "");
     return what + fmt::format(" L{} N{} T{}", call.options.chunk, call.options.centroids, shape.time);
   }
-  // Two chunks written, a third read in part.
-  Shape checked_shape() const {
-    Shape small = shape;
-    small.time = 2 * call.options.chunk + call.options.chunk / 2 + 3;
-    return small;
-  }
 };
 
 std::vector<Job> jobs(bool quick) {
@@ -38,14 +32,15 @@ std::vector<Job> jobs(bool quick) {
   const Repetition few{.min_rounds = 2, .max_rounds = quick ? 2 : 3};
   const int64_t factor = quick ? 4 : 1;
   std::vector<Job> jobs = {
-      {ovq(2048), at(16384 / factor)},
-      {ovq(2048), at(4096 / factor), true},
-      {ovq(2048), at(16384 / factor), true},
-      {ovq(8192), at(8192 / factor), true, few},  // memory: a dictionary per chunk against one
-      {windowed(0), at(4096 / factor)},
-      {windowed(0), at(4096 / factor), true},
-      {windowed(128), at(4096 / factor)},
-      {windowed(128), at(4096 / factor), true},
+      {.call = ovq(2048), .shape = at(16384 / factor)},
+      {.call = ovq(2048), .shape = at(4096 / factor), .backward = true},
+      {.call = ovq(2048), .shape = at(16384 / factor), .backward = true},
+      // Memory: a dictionary per chunk against one.
+      {.call = ovq(8192), .shape = at(8192 / factor), .backward = true, .repetition = few},
+      {.call = windowed(0), .shape = at(4096 / factor)},
+      {.call = windowed(0), .shape = at(4096 / factor), .backward = true},
+      {.call = windowed(128), .shape = at(4096 / factor)},
+      {.call = windowed(128), .shape = at(4096 / factor), .backward = true},
   };
   if (quick)
     for (Job& job : jobs) job.repetition = few;
@@ -70,16 +65,16 @@ OpsCase measure(const Job& job) {
 
 }  // namespace
 
-OpsReport run_ops(const RunOptions& options) {
+OpsReport run_ops(const BenchOptions& options) {
   const auto start = Clock::now();
   const Bystanders bystanders;
   OpsReport report{.machine = describe_machine()};
   for (const Job& job : jobs(options.quick)) {
     if (!options.wanted(job.name())) continue;
-    const Progress progress(job.name());
+    const CurrentCase shown(job.name());
     OpsCase result;
     try {
-      check_paths_agree(job.call, job.checked_shape());
+      check_paths_agree(job.call, checked_shape(job.shape, job.call.options.chunk));
       result = measure(job);
     } catch (const Mismatch& mismatch) {
       result.mismatch = mismatch.what();

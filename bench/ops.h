@@ -32,7 +32,7 @@ struct OpsReport {
 };
 
 // With the threads torch has been given.
-OpsReport run_ops(const RunOptions& options);
+OpsReport run_ops(const BenchOptions& options);
 
 std::string to_table(const OpsReport& report);
 std::string to_json(const OpsReport& report);

@@ -34,8 +34,8 @@ struct OpsCall {
   at::Tensor assignments(const std::vector<at::Tensor>& x) const;  // of the fused path; undefined for attention
 };
 
-// Whether output and gradients of both paths agree: the error of the fused one against the plain one in double is at
-// most twice that of the plain one in float, plus a floor. Throws Mismatch.
+// Whether output and gradients of both paths agree, as ovq/base/calibration.h has it: the truth is the plain path in
+// double. Throws Mismatch.
 void check_paths_agree(const OpsCall& call, const Shape& shape);
 
 }  // namespace ovq::bench

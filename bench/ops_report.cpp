@@ -3,14 +3,15 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "bench/machine_report.h"
 #include "bench/ops.h"
-#include "bench/report_parts.h"
 #include "ovq/base/format.h"
+#include "ovq/base/table.h"
 
 namespace ovq::bench {
 namespace {
 
-Line cells(const OpsCase& result) {
+std::vector<std::string> cells(const OpsCase& result) {
   return {result.name,
           seconds_text(result.fused.best),
           seconds_text(result.fused.median),
@@ -48,14 +49,14 @@ bool OpsReport::matched() const {
 }
 
 std::string to_table(const OpsReport& report) {
-  std::vector<Line> lines{
-      {"case", "fused best", "median", "plain best", "median", "faster", "fused peak", "plain peak", "smaller"}};
+  Table table = Table::of_named_rows(
+      {"case", "fused best", "median", "plain best", "median", "faster", "fused peak", "plain peak", "smaller"});
   for (const OpsCase& result : report.cases)
-    if (result.mismatch.empty()) lines.push_back(cells(result));
+    if (result.mismatch.empty()) table.add(cells(result));
 
   std::string text = describe(report.machine) + fmt::format("BLAS {}\n", report.machine.blas);
   text += describe_load(report.machine, report.bystander_cores, report.seconds) + "\n";
-  for (const std::string& row : aligned(lines)) text += row;
+  text += table.text();
   for (const OpsCase& result : report.cases)
     if (!result.mismatch.empty()) text += fmt::format("{}: NOT TIMED: {}\n", result.name, result.mismatch);
   for (const std::string& note : machine_notes(report.machine, report.bystander_cores))

@@ -28,12 +28,6 @@ std::string backward_name(const Shape& shape, const OvqOptions& options) {
   return "ovq backward " + describe(shape, options);
 }
 
-// Two chunks written, a third read in part: every path of the kernel, at a length the plain loops can afford.
-Shape check_shape(Shape shape, const OvqOptions& options) {
-  shape.time = 2 * options.chunk + options.chunk / 2 + 3;
-  return shape;
-}
-
 // All that forward and backward read and write, allocated once.
 struct OvqProblem {
   OvqProblem(const Shape& shape, const OvqOptions& options)
@@ -72,7 +66,7 @@ struct OvqTraining : OvqProblem {
 
 void run_forward(Runner& runner, const Shape& shape, const OvqOptions& options) {
   runner.run(
-      forward_name(shape, options), [&] { check_ovq(check_shape(shape, options), options); },
+      forward_name(shape, options), [&] { check_ovq(checked_shape(shape, options.chunk), options); },
       [&] {
         OvqProblem problem(shape, options);
         return runner.time([&] { problem.forward(); }, ovq_flops_forward(shape, options));
@@ -81,7 +75,7 @@ void run_forward(Runner& runner, const Shape& shape, const OvqOptions& options) 
 
 void run_backward(Runner& runner, const Shape& shape, const OvqOptions& options) {
   runner.run(
-      backward_name(shape, options), [&] { check_ovq(check_shape(shape, options), options); },
+      backward_name(shape, options), [&] { check_ovq(checked_shape(shape, options.chunk), options); },
       [&] {
         OvqTraining problem(shape, options);
         problem.forward();
@@ -104,7 +98,8 @@ void run_weighted(Runner& runner, const Shape& shape, const OvqOptions& options)
 // What training allocates beyond its inputs and outputs, however many centroids there are.
 void run_memory(Runner& runner, const Shape& shape, const OvqOptions& options) {
   runner.run(
-      "ovq forward+backward " + describe(shape, options), [&] { check_ovq(check_shape(shape, options), options); },
+      "ovq forward+backward " + describe(shape, options),
+      [&] { check_ovq(checked_shape(shape, options.chunk), options); },
       [&] {
         OvqTraining problem(shape, options);
         const auto step = [&] {
@@ -156,7 +151,7 @@ void run_baseline_cases(Runner& runner) {
   const Shape shape{.heads = 6, .dim = 128, .time = runner.quick() ? 1024 : 2048};
   const std::string name = "paper pseudo-code forward " + describe(shape, options);
   runner.run(
-      name, [&] { check_paper_baseline(check_shape(shape, options), options); },
+      name, [&] { check_paper_baseline(checked_shape(shape, options.chunk), options); },
       [&] {
         OvqProblem problem(shape, options);
         CaseResult result =

@@ -6,11 +6,14 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
-#include "bench/report_parts.h"
+#include "bench/machine_report.h"
 #include "ovq/base/format.h"
+#include "ovq/base/table.h"
 
 namespace ovq::bench {
 namespace {
+
+constexpr double kSteadyPeak = 0.95;  // of the best FMA peak: one below it was disturbed
 
 std::string human_figure(const Figure& figure) {
   if (figure.unit == "bytes") return bytes_text(figure.value);
@@ -24,14 +27,14 @@ double percent_of_peak(const Report& report, const CaseResult& result) {
   return 100 * result.flops / result.timing.best / report.fma_peak;
 }
 
-Line cells(const Report& report, const CaseResult& result) {
-  Line line{result.name, seconds_text(result.timing.best), seconds_text(result.timing.median), "", "", ""};
-  if (result.flops > 0) {
-    line[3] = fmt::format("{:.1f}", result.flops / result.timing.best * 1e-9);
-    line[4] = fmt::format("{:.1f}", percent_of_peak(report, result));
-  }
-  if (result.bytes_allocated) line[5] = bytes_text(static_cast<double>(*result.bytes_allocated));
-  return line;
+std::vector<std::string> cells(const Report& report, const CaseResult& result) {
+  const bool counted = result.flops > 0;
+  return {result.name,
+          seconds_text(result.timing.best),
+          seconds_text(result.timing.median),
+          counted ? fmt::format("{:.1f}", result.flops / result.timing.best * 1e-9) : "",
+          counted ? fmt::format("{:.1f}", percent_of_peak(report, result)) : "",
+          result.bytes_allocated ? bytes_text(static_cast<double>(*result.bytes_allocated)) : ""};
 }
 
 std::string header(const Report& report) {
@@ -76,17 +79,17 @@ bool Report::matched() const {
 
 std::vector<std::string> Report::notes() const {
   std::vector<std::string> notes = machine_notes(machine, bystander_cores);
-  if (std::min(fma_peak_before, fma_peak_after) < 0.95 * fma_peak)
+  if (std::min(fma_peak_before, fma_peak_after) < kSteadyPeak * fma_peak)
     notes.push_back(fmt::format("the FMA peak moved during the run: {:.1f} GFLOP/s before, {:.1f} after",
                                 fma_peak_before * 1e-9, fma_peak_after * 1e-9));
   return notes;
 }
 
 std::string to_table(const Report& report) {
-  std::vector<Line> lines{{"case", "best", "median", "GFLOP/s", "% peak", "allocated"}};
+  Table table = Table::of_named_rows({"case", "best", "median", "GFLOP/s", "% peak", "allocated"});
   for (const CaseResult& result : report.cases)
-    if (result.mismatch.empty()) lines.push_back(cells(report, result));
-  const std::vector<std::string> rows = aligned(lines);
+    if (result.mismatch.empty()) table.add(cells(report, result));
+  const std::vector<std::string> rows = table.lines();
 
   std::string text = header(report) + "\n" + rows[0];
   size_t timed = 1;

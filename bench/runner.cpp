@@ -15,11 +15,11 @@ bool on_terminal() { return isatty(STDERR_FILENO) != 0; }
 
 }  // namespace
 
-Progress::Progress(const std::string& name) {
+CurrentCase::CurrentCase(const std::string& name) {
   if (on_terminal()) fmt::print(stderr, "\r\x1b[K{} ...", name);
 }
 
-Progress::~Progress() {
+CurrentCase::~CurrentCase() {
   if (on_terminal()) fmt::print(stderr, "\r\x1b[K");
 }
 
@@ -29,13 +29,13 @@ void Runner::run(const std::string& name, const std::function<void()>& check,
   const auto known = std::find_if(cases_.begin(), cases_.end(), [&](const CaseResult& x) { return x.name == name; });
   if (known != cases_.end()) {
     if (!known->mismatch.empty() || !known->figures.empty()) return;
-    const Progress progress(name);
+    const CurrentCase shown(name);
     std::vector<double> seconds = measure().timing.seconds;
     seconds.insert(seconds.end(), known->timing.seconds.begin(), known->timing.seconds.end());
     known->timing = summary(seconds);
     return;
   }
-  const Progress progress(name);
+  const CurrentCase shown(name);
   CaseResult result;
   try {
     check();

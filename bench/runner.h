@@ -12,7 +12,7 @@
 
 namespace ovq::bench {
 
-struct RunOptions {
+struct BenchOptions {
   bool quick = false;  // reduced sizes and fewer rounds
   std::string filter;  // only cases whose name contains it
   int passes = 0;      // over all cases; 0: 3, or 1 if quick
@@ -21,17 +21,17 @@ struct RunOptions {
 };
 
 // Shows on a terminal what is being measured while an object of this class lives.
-class Progress {
+class CurrentCase {
  public:
-  explicit Progress(const std::string& name);
-  ~Progress();
-  Progress(const Progress&) = delete;
-  Progress& operator=(const Progress&) = delete;
+  explicit CurrentCase(const std::string& name);
+  ~CurrentCase();
+  CurrentCase(const CurrentCase&) = delete;
+  CurrentCase& operator=(const CurrentCase&) = delete;
 };
 
 class Runner {
  public:
-  explicit Runner(const RunOptions& options) : options_(options) {}
+  explicit Runner(const BenchOptions& options) : options_(options) {}
 
   int passes() const { return options_.passes > 0 ? options_.passes : quick() ? 1 : 3; }
   void begin_pass() { comparisons_.clear(); }
@@ -55,7 +55,7 @@ class Runner {
   std::vector<Figure> comparisons() const { return comparisons_; }
 
  private:
-  RunOptions options_;
+  BenchOptions options_;
   std::vector<CaseResult> cases_;
   std::vector<Figure> comparisons_;
 };

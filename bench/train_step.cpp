@@ -1,11 +1,16 @@
 #include "bench/train_step.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
+#include <limits>
+#include <nlohmann/json.hpp>
 #include <stdexcept>
 
 #include "bench/timing.h"
+#include "ovq/base/table.h"
 #include "ovq/models/language_model.h"
 #include "ovq/models/presets.h"
 #include "ovq/ops/backend.h"
@@ -15,6 +20,8 @@ namespace ovq::bench {
 namespace {
 
 using at::Tensor;
+
+constexpr double kLossTolerance = 1e-4;  // relative: the same weights and tokens, other roundings
 
 // What a step costs without mixing: the ceiling of any speed-up.
 class NoMixer : public nn::Mixer {
@@ -48,9 +55,9 @@ struct Step {
 
 }  // namespace
 
-std::vector<TrainStepCase> run_train_step(const TrainStepOptions& options) {
+TrainStepReport run_train_step(const TrainStepOptions& options) {
   const models::ModelConfig config = models::model_preset(options.preset).config;
-  std::vector<TrainStepCase> cases;
+  TrainStepReport report{.preset = options.preset, .rounds = options.rounds};
   for (const int64_t length : options.lengths) {
     TrainStepCase result{.length = length, .rows = std::max<int64_t>(1, options.tokens / length)};
     torch::manual_seed(2);
@@ -63,11 +70,11 @@ std::vector<TrainStepCase> run_train_step(const TrainStepOptions& options) {
       const ops::BackendScope scope(ops::Backend::composed);
       plain_loss = plain.run();
     }
-    if (!(std::abs(fused_loss - plain_loss) <= 1e-4 * std::abs(plain_loss)))
+    if (!(std::abs(fused_loss - plain_loss) <= kLossTolerance * std::abs(plain_loss)))
       throw std::runtime_error("the fused and the plain mixers give different losses: " + std::to_string(fused_loss) +
                                " and " + std::to_string(plain_loss));
     without.run();
-    result.fused = result.plain = result.without = 1e30;
+    result.fused = result.plain = result.without = std::numeric_limits<double>::infinity();
     for (int round = 0; round < options.rounds; ++round) {
       result.fused = std::min(result.fused, time_once([&] { fused.run(); }));
       {
@@ -76,9 +83,39 @@ std::vector<TrainStepCase> run_train_step(const TrainStepOptions& options) {
       }
       result.without = std::min(result.without, time_once([&] { without.run(); }));
     }
-    cases.push_back(result);
+    report.cases.push_back(result);
   }
-  return cases;
+  return report;
+}
+
+std::string to_table(const TrainStepReport& report) {
+  const auto milliseconds = [](double seconds) { return fmt::format("{:.1f} ms", 1e3 * seconds); };
+  const auto times = [](double ratio) { return fmt::format("{:.2f}x", ratio); };
+  Table table({{.title = "length", .width = 7, .gap = 0},
+               {.title = "rows", .width = 6},
+               {.title = "fused", .width = 11},
+               {.title = "plain", .width = 11},
+               {.title = "ratio", .width = 8},
+               {.title = "without mixers", .width = 16},
+               {.title = "ceiling", .width = 9}});
+  for (const TrainStepCase& c : report.cases) {
+    table.add({std::to_string(c.length), std::to_string(c.rows), milliseconds(c.fused), milliseconds(c.plain),
+               times(c.plain / c.fused), milliseconds(c.without), times(c.plain / c.without)});
+  }
+  return fmt::format("a training step of {}, best of {}\n\n{}", report.preset, report.rounds, table.text());
+}
+
+std::string to_json(const TrainStepReport& report) {
+  nlohmann::json all = nlohmann::json::array();
+  for (const TrainStepCase& c : report.cases) {
+    all.push_back({{"model", report.preset},
+                   {"length", c.length},
+                   {"rows", c.rows},
+                   {"fused_seconds", c.fused},
+                   {"plain_seconds", c.plain},
+                   {"without_mixers_seconds", c.without}});
+  }
+  return all.dump(2) + "\n";
 }
 
 }  // namespace ovq::bench

@@ -18,7 +18,16 @@ struct TrainStepOptions {
   int rounds = 5;
 };
 
+struct TrainStepReport {
+  std::string preset;
+  int rounds = 0;
+  std::vector<TrainStepCase> cases;
+};
+
 // First checks that both give the same loss. Throws std::runtime_error if not.
-std::vector<TrainStepCase> run_train_step(const TrainStepOptions& options);
+TrainStepReport run_train_step(const TrainStepOptions& options);
+
+std::string to_table(const TrainStepReport& report);
+std::string to_json(const TrainStepReport& report);
 
 }  // namespace ovq::bench

@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "bench/kernels.h"
+#include "cli/validators.h"
 #include "ovq/kernels/parallel.h"
 
 namespace ovq::cli {
@@ -14,9 +15,7 @@ CLI::App* add_bench_command(CLI::App& bench, const std::string& name, const std:
   CLI::App* command = bench.add_subcommand(name, description);
   command->add_flag("--quick", arguments.run.quick, "Reduced sizes, under a minute");
   command->add_option("--json", arguments.json, "Also write the results to this file")->type_name("FILE");
-  command->add_option("--threads", arguments.threads, "Threads to use; default: all cores")
-      ->check(CLI::Range(1, 1024))
-      ->type_name("N");
+  add_threads(*command, arguments.threads);
   command->add_option("--filter", arguments.run.filter, "Only cases whose name contains this")->type_name("SUBSTRING");
   return command;
 }

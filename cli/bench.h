@@ -13,7 +13,7 @@
 namespace ovq::cli {
 
 struct BenchArguments {
-  bench::RunOptions run;
+  bench::BenchOptions run;
   std::string json;
   int threads = 0;  // 0: all cores
 };

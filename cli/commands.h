@@ -3,6 +3,7 @@
 #pragma once
 
 #include <stdexcept>
+#include <string>
 
 namespace CLI {
 class App;
@@ -13,6 +14,8 @@ namespace ovq::cli {
 struct UsageError : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
+
+void print_warning(const std::string& text);  // a line on stderr
 
 void add_bench(CLI::App& app);
 void add_compare(CLI::App& app);

@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "cli/commands.h"
-#include "cli/progress.h"
 #include "ovq/models/inspect.h"
 #include "ovq/train/checkpoint.h"
 
@@ -27,11 +26,8 @@ void show_model(const InspectArguments& arguments) {
     return;
   }
   try {
-    const std::filesystem::path directory = arguments.model;
-    const bool run = std::filesystem::is_directory(directory) && !std::filesystem::exists(directory / "config.json") &&
-                     std::filesystem::exists(train::checkpoint_directory(directory));
-    models::Inspection inspection = models::inspect(
-        run ? train::newest_checkpoint(directory, print_warning).string() : arguments.model, arguments.contexts);
+    models::Inspection inspection =
+        models::inspect(train::model_directory(arguments.model, print_warning).string(), arguments.contexts);
     inspection.name = arguments.model;
     fmt::print("{}", arguments.json ? models::to_json(inspection).dump(2) + "\n" : models::to_table(inspection));
   } catch (const std::invalid_argument& error) {

@@ -40,6 +40,8 @@ std::string unexpected(const CLI::App& app, const std::string& fallback) {
 
 }  // namespace
 
+void ovq::cli::print_warning(const std::string& text) { fmt::print(stderr, "ovq: {}\n", text); }
+
 int main(int argc, char** argv) {
   CLI::App app("Online vector-quantized attention on the CPU", "ovq");
   app.set_version_flag("--version", fmt::format("ovq {} ({})", OVQ_VERSION, OVQ_COMMIT));

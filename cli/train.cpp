@@ -2,30 +2,23 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
-#include <algorithm>
-#include <chrono>
-#include <csignal>
 #include <fstream>
 #include <memory>
-#include <optional>
 #include <string>
 
 #include "cli/commands.h"
-#include "cli/progress.h"
+#include "cli/show_training.h"
 #include "cli/torch_setup.h"
 #include "cli/validators.h"
 #include "ovq/base/format.h"
 #include "ovq/models/presets.h"
-#include "ovq/train/profile.h"
-#include "ovq/train/trainer.h"
+#include "ovq/train/prepare.h"
 
 namespace ovq::cli {
 namespace {
 
 using nlohmann::json;
 using train::RunOptions;
-
-volatile std::sig_atomic_t interrupted = 0;
 
 struct TrainArguments {
   json flags = json::object();  // options given on the command line
@@ -44,13 +37,8 @@ json read_json(const std::string& file) {
   }
 }
 
-struct Prepared {
-  RunOptions options;
-  std::unique_ptr<tasks::Task> task;
-};
-
-// Defaults, then the file, then the flags. Says what is wrong before anything is written.
-Prepared gather(const TrainArguments& arguments) {
+// Defaults, then the file, then the flags.
+train::PreparedRun prepare(const TrainArguments& arguments) {
   try {
     json options = arguments.config.empty() ? json::object() : read_json(arguments.config);
     if (!options.is_object()) throw std::invalid_argument(arguments.config + " must hold an object of options");
@@ -58,108 +46,25 @@ Prepared gather(const TrainArguments& arguments) {
     if (arguments.flags.contains("phases")) train::phases_from_json(arguments.flags["phases"]);  // null would be none
     if (arguments.flags.contains("phases") && arguments.flags.contains("steps"))
       throw UsageError("--steps and --phases exclude each other: every phase has steps of its own");
-    Prepared prepared{.options = train::resolved(train::run_options_from_json(options))};
-    prepared.task = train::make_task(prepared.options);
-    const models::ModelConfig config = train::model_config(prepared.options, prepared.task->vocab());
-    train::check_task(*prepared.task, prepared.options);
-    if (!prepared.options.init_from.path.empty()) {
-      prepared.options.init_from = train::find_initial_weights(prepared.options.init_from, print_warning);
-      train::load_initial_weights(*models::make_model(config, prepared.options.seed), prepared.options.init_from);
-    }
-    return prepared;
+    return train::prepare_run(options, print_warning);
   } catch (const std::invalid_argument& error) {
     throw UsageError(error.what());
   }
 }
 
-std::string evaluation_text(int64_t step, const train::Evaluation& evaluation, tasks::Metric metric,
-                            std::optional<double> keep) {
-  const std::string where =
-      fmt::format("at length {}{}", evaluation.length, keep ? fmt::format(", keep {}", *keep) : "");
-  return metric == tasks::Metric::accuracy
-             ? fmt::format("step {}: test accuracy {:.4f} {} (loss {:.4f})", step, evaluation.total.accuracy(), where,
-                           evaluation.total.loss())
-             : fmt::format("step {}: test loss {:.4f} {}", step, evaluation.total.loss(), where);
-}
-
-std::string phase_text(const RunOptions& options, int64_t index) {
-  const train::Phase& phase = options.phases[static_cast<size_t>(index)];
-  return fmt::format("phase {} of {}: {} steps at lengths {}{}, rate {:g}", index + 1, options.phases.size(),
-                     phase.steps, json(phase.lengths).dump(),
-                     phase.centroids ? fmt::format(", N {}", *phase.centroids) : "", phase.learning_rate);
-}
-
-void print_profile(const train::Profile& profile, double seconds) {
-  using Row = std::pair<std::string, train::Profile::Entry>;
-  const auto entries = profile.entries();
-  std::vector<Row> rows(entries.begin(), entries.end());
-  std::sort(rows.begin(), rows.end(), [](const Row& a, const Row& b) { return a.second.seconds > b.second.seconds; });
-  fmt::print("\n{:<32} {:>9} {:>10} {:>7}\n", "where the time went", "calls", "seconds", "share");
-  for (const auto& [name, entry] : rows) {
-    fmt::print("{:<32} {:>9} {:>10.2f} {:>6.1f}%\n", name, entry.calls, entry.seconds, 100 * entry.seconds / seconds);
-  }
-  const train::Profile::Shares shares = profile.shares(seconds);
-  fmt::print("kernels {:.1f} %, matrix products {:.1f} %, everything else {:.1f} % of {:.1f} s\n", 100 * shares.kernels,
-             100 * shares.matrix_products, 100 * shares.rest, seconds);
+train::Run open_or_create(const TrainArguments& arguments) {
+  if (!arguments.resume.empty()) return train::Run::open(arguments.resume);
+  train::PreparedRun prepared = prepare(arguments);
+  const std::string out =
+      !arguments.out.empty() ? arguments.out : fmt::format("runs/{}-{}", prepared.options.task, prepared.options.model);
+  return train::Run::create(out, prepared.options, std::move(prepared.task));
 }
 
 void run_training(const TrainArguments& arguments) {
   if (!arguments.resume.empty() && (!arguments.out.empty() || !arguments.config.empty() || !arguments.flags.empty()))
     throw UsageError("--resume goes on with the options of the run; it takes no others but --threads and --profile");
   set_up_torch(arguments.threads);
-  const bool fresh = arguments.resume.empty();
-  Prepared prepared;
-  if (fresh)
-    prepared = gather(arguments);
-  else
-    prepared.options = train::RunDirectory::open(arguments.resume).options();
-  const RunOptions& options = prepared.options;
-  const std::string out = !fresh                   ? arguments.resume
-                          : !arguments.out.empty() ? arguments.out
-                                                   : fmt::format("runs/{}-{}", options.task, options.model);
-  train::RunDirectory run =
-      fresh ? train::RunDirectory::create(out, options) : train::RunDirectory::open(arguments.resume);
-
-  std::signal(SIGINT, [](int) { interrupted = 1; });
-  std::signal(SIGTERM, [](int) { interrupted = 1; });
-  std::unique_ptr<Progress> progress;
-  tasks::Metric metric = tasks::Metric::accuracy;
-  train::TrainHooks hooks;
-  int64_t phase = -1;  // the one shown last
-  hooks.on_step = [&](const train::StepReport& report) {
-    if (!options.phases.empty() && report.phase != phase) progress->message(phase_text(options, phase = report.phase));
-    progress->step(report);
-  };
-  hooks.on_evaluation = [&](int64_t step, const train::Evaluation& evaluation, std::optional<double> keep) {
-    progress->message(evaluation_text(step, evaluation, metric, keep));
-  };
-  hooks.warn = print_warning;
-  hooks.stop = [] { return interrupted != 0; };
-  train::Trainer trainer(std::move(run), hooks, std::move(prepared.task));
-  metric = trainer.task().metric();
-  int64_t parameters = 0;
-  for (const auto& parameter : trainer.model().parameters()) parameters += parameter.numel();
-  fmt::print("{} on {} ({}): {:.2f}M parameters, vocabulary {}, into {}\n", options.model, options.task, options.scale,
-             static_cast<double>(parameters) / 1e6, trainer.task().vocab(), out);
-  if (trainer.progress().step == 0 && !options.init_from.path.empty())
-    fmt::print("starting from the weights of {}\n", options.init_from.path);
-  if (trainer.progress().step > 0) fmt::print("going on after step {}\n", trainer.progress().step);
-  progress = std::make_unique<Progress>(options.steps, trainer.progress().step);
-  std::optional<train::Profile> profile;
-  if (arguments.profile) profile.emplace();
-  const auto start = std::chrono::steady_clock::now();
-  const train::Outcome outcome = trainer.train();
-  progress->finish();
-  if (profile) print_profile(*profile, std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
-  if (outcome == train::Outcome::stopped) {
-    fmt::print("stopped after step {}; saved. Go on with: ovq train --resume {}\n", trainer.progress().step, out);
-    return;
-  }
-  if (outcome == train::Outcome::target_reached) fmt::print("target {} reached\n", options.target);
-  if (trainer.progress().skipped > 0)
-    fmt::print("{} steps were skipped: loss or gradient not finite\n", trainer.progress().skipped);
-  fmt::print("{} steps, {:.2f}M tokens. Evaluate with: ovq eval {}\n", trainer.progress().step,
-             static_cast<double>(trainer.progress().tokens) / 1e6, out);
+  train_and_show(open_or_create(arguments), arguments.profile ? Profiling::on : Profiling::off);
 }
 
 }  // namespace
@@ -172,9 +77,12 @@ void add_train(CLI::App& app) {
   const auto option = [&]<class Value>(const char* flag, const char* name, Value, const std::string& help) {
     CLI::Option* added = train->add_option_function<Value>(
         flag, [arguments, name](const Value& value) { arguments->flags[name] = value; }, help);
-    if (const json value = shown.value(name, json());
-        value.is_string() || (value.is_number() && value != 0 && value != -1.0))
-      added->default_str(value.is_string() ? value.get<std::string>() : value.dump());
+    // 0 and -1 mean that something else decides; the help says what.
+    const json value = shown.value(name, json());
+    if (value.is_string())
+      added->default_str(value.get<std::string>());
+    else if (value.is_number() && value != 0 && value != -1.0)
+      added->default_str(value.dump());
     return added;
   };
   option("--task", "task", std::string(), "One of " + joined(tasks::task_names()));
@@ -233,9 +141,7 @@ void add_train(CLI::App& app) {
   object("--task-options", "task_options", "Over those of the scale, e.g. '{\"vocab\": 256}'");
   object("--model-options", "model_options",
          "Merged into the model's config.json, e.g. '{\"mixers\": {\"ovq\": {\"centroids\": 256}}}'");
-  train->add_option("--threads", arguments->threads, "Threads to use; default: all cores")
-      ->check(CLI::Range(1, 1024))
-      ->type_name("N");
+  add_threads(*train, arguments->threads);
   train->add_flag("--profile", arguments->profile,
                   "At the end, show the time in kernels, matrix products and everything else");
   train->callback([arguments] { run_training(*arguments); });

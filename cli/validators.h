@@ -1,4 +1,5 @@
-// Checks of what is typed after an option; each says what came and what was expected.
+// Checks of what is typed after an option, each of which says what came and what was expected, and the option that all
+// commands that compute have.
 #pragma once
 
 #include <fmt/format.h>
@@ -30,6 +31,13 @@ inline CLI::Validator share() {
             return good ? std::string() : fmt::format("{}; must be a number above 0 and at most 1", text);
           },
           ""};
+}
+
+inline void add_threads(CLI::App& command, int& threads) {
+  constexpr int kMostThreads = 1024;
+  command.add_option("--threads", threads, "Threads to use; default: all cores")
+      ->check(CLI::Range(1, kMostThreads))
+      ->type_name("N");
 }
 
 }  // namespace ovq::cli

@@ -5,6 +5,7 @@ add_executable(base_test
   base/format_test.cpp
   base/json_lines_test.cpp
   base/random_test.cpp
+  base/table_test.cpp
   base/files/crash_test.cpp
   base/files/durable_test.cpp
   base/files/numbered_directories_test.cpp

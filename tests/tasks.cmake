@@ -4,6 +4,7 @@ if(TARGET ovq_tasks)
   find_package(SentencePiece REQUIRED)
   add_executable(tasks_test
     tasks/choice_test.cpp
+    tasks/description_test.cpp
     tasks/icl_test.cpp
     tasks/mixture_test.cpp
     tasks/mqar_test.cpp

@@ -16,8 +16,9 @@ ovq_add_torch_test(nn_test ovq::nn nn/attention_mixers_test.cpp nn/layers_test.c
 ovq_add_torch_test(models_test ovq::models
   models/config_test.cpp models/inspect_test.cpp models/language_model_test.cpp)
 ovq_add_torch_test(train_test ovq::train
-  train/adamw_test.cpp train/choice_scores_test.cpp train/initial_weights_test.cpp train/keep_test.cpp
-  train/phases_test.cpp train/profile_test.cpp train/train_test.cpp)
+  train/adamw_test.cpp train/choice_scores_test.cpp train/comparison_test.cpp train/initial_weights_test.cpp
+  train/keep_test.cpp train/phases_test.cpp train/profile_test.cpp train/run_test.cpp train/sweep_test.cpp
+  train/train_test.cpp)
 ovq_add_torch_test(train_memory_test ovq::train train/memory_test.cpp)  # has a malloc of its own
 
 if(OVQ_BUILD_CLI)

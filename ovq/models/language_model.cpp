@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <string_view>
 
 #include "ovq/base/error.h"
 #include "ovq/base/random.h"
@@ -9,6 +10,10 @@
 
 namespace ovq::models {
 namespace {
+
+// A mixer's projections, after its name.
+constexpr std::string_view kValueProjection = ".v_proj.weight";
+constexpr std::string_view kOutputProjection = ".o_proj.weight";
 
 // Two numbers as one that looks random.
 uint64_t mixed(uint64_t a, uint64_t b) { return mix_bits(a + kGoldenRatio * (b + 1)); }
@@ -74,10 +79,11 @@ void LanguageModel::start_by_copying() {
   head->weight.copy_(embed->weight / std::sqrt(static_cast<double>(config_.width)));
   auto parameters = named_parameters();
   for (auto& parameter : parameters) {
-    const std::string& name = parameter.key();
-    if (!name.ends_with(".o_proj.weight")) continue;
+    std::string_view mixer = parameter.key();
+    if (!mixer.ends_with(kOutputProjection)) continue;
+    mixer.remove_suffix(kOutputProjection.size());
     Tensor& output = parameter.value();
-    const Tensor* values = parameters.find(name.substr(0, name.size() - 13) + "v_proj.weight");
+    const Tensor* values = parameters.find(std::string(mixer) + std::string(kValueProjection));
     if (values == nullptr || values->sizes() != output.t().sizes()) continue;
     const auto scale = std::sqrt(static_cast<double>(config_.width) / static_cast<double>(output.size(1)));
     output.copy_(values->t() * (scale / std::sqrt(2.0 * static_cast<double>(config_.layers))));

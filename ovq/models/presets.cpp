@@ -82,14 +82,19 @@ constexpr Sizes kSmall = {.layers = 4,
                           .beta = 16,
                           .initializer = Initializer::copying};
 
-constexpr Sizes paper_sizes(int64_t layers, int64_t width, int64_t heads, int64_t mlp, int64_t vocab) {
-  return {.layers = layers,
-          .width = width,
-          .mlp = mlp,
-          .vocab = vocab,
-          .heads = {heads, 128},
-          .recall = {heads, 128},
-          .plain = {heads, 128},
+// What the paper's models have in common; the rest differs from experiment to experiment.
+struct PaperSizes {
+  int64_t layers, width, heads, mlp, vocab;
+};
+constexpr Sizes paper_sizes(const PaperSizes& own) {
+  constexpr int64_t kHeadDim = 128;
+  return {.layers = own.layers,
+          .width = own.width,
+          .mlp = own.mlp,
+          .vocab = own.vocab,
+          .heads = {own.heads, kHeadDim},
+          .recall = {own.heads, kHeadDim},
+          .plain = {own.heads, kHeadDim},
           .chunk = 128,
           .window = 128,
           .centroids = 2048,
@@ -97,9 +102,14 @@ constexpr Sizes paper_sizes(int64_t layers, int64_t width, int64_t heads, int64_
           .warmup = 4000,
           .beta = 0};
 }
-constexpr Sizes kRecall = paper_sizes(8, 768, 6, 2304, 10'000);
-constexpr Sizes kText = paper_sizes(17, 1024, 8, 2304, 32'000);
-constexpr Sizes kChoice = paper_sizes(21, 1280, 10, 3200, 32'000);
+constexpr Sizes kRecall = paper_sizes({.layers = 8, .width = 768, .heads = 6, .mlp = 2304, .vocab = 10'000});
+constexpr Sizes kText = paper_sizes({.layers = 17, .width = 1024, .heads = 8, .mlp = 2304, .vocab = 32'000});
+constexpr Sizes kChoice = paper_sizes({.layers = 21, .width = 1280, .heads = 10, .mlp = 3200, .vocab = 32'000});
+
+// Of AdamW. What was found here for the small scales; the paper's, where it does not depend on the layers.
+constexpr double kSmallScalesRate = 2e-3;
+constexpr double kPaperVqRate = 4e-4, kPaperTextRate = 8e-4, kPaperChoiceRate = 8e-4;
+constexpr double kLastRate = 1e-5, kLastChoiceRate = 2e-5;
 
 nn::HeadOptions head_options(const HeadSizes& heads, const Sizes& s) {
   const double root = std::sqrt(static_cast<double>(heads.dim));
@@ -129,9 +139,10 @@ MixerOptions mixer_of(const std::string& name, const Sizes& s, Form form) {
     return nn::GatedDeltaNetOptions{.width = s.width, .heads = half, .key_dim = dim, .value_dim = heads * dim / half};
   }
   if (name == "mamba2") {
-    const int64_t count = s.width / 64;
+    constexpr int64_t kHeadDim = 64;
+    const int64_t count = s.width / kHeadDim;
     return nn::Mamba2Options{
-        .width = s.width, .heads = count, .head_dim = 64, .state = 64, .groups = std::max<int64_t>(1, count / 2)};
+        .width = s.width, .heads = count, .head_dim = kHeadDim, .state = 64, .groups = std::max<int64_t>(1, count / 2)};
   }
   if (name == "mesa") {
     return nn::MesaNetOptions{.width = s.width, .heads = heads, .key_dim = dim, .value_dim = dim};
@@ -162,13 +173,13 @@ ModelConfig paper_config(const std::string& pattern, const Sizes& sizes) {
   return make_config(*find_pattern(pattern), sizes, Form::plain);
 }
 
-// A row of the paper's tables: learning rates of recall and in-context learning, size as printed.
-struct Row {
+// A row of the paper's tables.
+struct PaperRow {
   const char* pattern;
-  double recall_rate, icl_rate;
-  const char* size;
+  double recall_rate, icl_rate;  // learning rates
+  const char* size;              // as printed
 };
-constexpr Row kSynthetic[] = {
+constexpr PaperRow kSynthetic[] = {
     {"sw-nope", 6e-4, 4e-4, "77M"}, {"sw-ovq", 6e-4, 6e-4, "77M"},     {"gdn", 6.5e-4, 6.5e-4, "77M"},
     {"mamba2", 4e-4, 8e-4, "77M"},  {"mesa-net", 4e-4, 2.5e-4, "77M"},
 };
@@ -183,26 +194,36 @@ std::vector<std::pair<std::string, ModelPreset>> paper_presets() {
   for (const char* task : {"recall", "icl"}) {
     const std::string prefix = std::string("paper/") + task + "-";
     const bool recall = std::string(task) == "recall";
-    for (const Row& row : kSynthetic) {
+    for (const PaperRow& row : kSynthetic) {
       const ModelConfig config = paper_config(row.pattern, kRecall);
-      all.emplace_back(prefix + row.pattern,
-                       ModelPreset{config, recall ? row.recall_rate : row.icl_rate, 1e-5, row.size});
+      all.emplace_back(prefix + row.pattern, ModelPreset{.config = config,
+                                                         .learning_rate = recall ? row.recall_rate : row.icl_rate,
+                                                         .min_learning_rate = kLastRate,
+                                                         .printed_size = row.size});
     }
     for (int64_t thousands = 1; thousands <= 3; ++thousands) {
       Sizes sizes = kRecall;
       sizes.codewords = 1024 * thousands;
       all.emplace_back(prefix + "sw-vq-" + std::to_string(thousands) + "k",
-                       ModelPreset{paper_config("sw-vq", sizes), 4e-4, 1e-5, kVqSizes[thousands - 1]});
+                       ModelPreset{.config = paper_config("sw-vq", sizes),
+                                   .learning_rate = kPaperVqRate,
+                                   .min_learning_rate = kLastRate,
+                                   .printed_size = kVqSizes[thousands - 1]});
     }
   }
   for (const char* name : kTextPatterns) {
     const bool printed =
         std::find(std::begin(kTextPrinted), std::end(kTextPrinted), std::string(name)) != std::end(kTextPrinted);
-    all.emplace_back(std::string("paper/text-") + name,
-                     ModelPreset{paper_config(name, kText), 8e-4, 1e-5, printed ? "257M" : ""});
+    all.emplace_back(std::string("paper/text-") + name, ModelPreset{.config = paper_config(name, kText),
+                                                                    .learning_rate = kPaperTextRate,
+                                                                    .min_learning_rate = kLastRate,
+                                                                    .printed_size = printed ? "257M" : ""});
   }
   for (const char* name : kChoicePatterns) {
-    all.emplace_back(std::string("paper/choice-") + name, ModelPreset{paper_config(name, kChoice), 8e-4, 2e-5, "480M"});
+    all.emplace_back(std::string("paper/choice-") + name, ModelPreset{.config = paper_config(name, kChoice),
+                                                                      .learning_rate = kPaperChoiceRate,
+                                                                      .min_learning_rate = kLastChoiceRate,
+                                                                      .printed_size = "480M"});
   }
   return all;
 }
@@ -214,7 +235,9 @@ std::vector<std::pair<std::string, ModelPreset>> all_presets() {
       const bool plain = name.ends_with(kPlain);
       const Pattern& pattern = *find_pattern(plain ? name.substr(0, name.size() - kPlain.size()) : name);
       const ModelConfig config = make_config(pattern, sizes, plain ? Form::plain : Form::aided);
-      all.emplace_back(std::string(scale) + "/" + name, ModelPreset{config, 2e-3, 1e-5, ""});
+      all.emplace_back(
+          std::string(scale) + "/" + name,
+          ModelPreset{.config = config, .learning_rate = kSmallScalesRate, .min_learning_rate = kLastRate});
     }
   }
   for (auto& preset : paper_presets()) all.push_back(std::move(preset));

@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <limits>
 #include <system_error>
 
 #include "ovq/base/error.h"
@@ -59,13 +60,21 @@ void copy(const uint8_t* bytes, std::span<int32_t> out) {
   }
 }
 
+template <class Stored>
+bool holds_tokens(int64_t vocab) {
+  return vocab - 1 <= static_cast<int64_t>(std::numeric_limits<Stored>::max());
+}
+
+// The fewest that any token fits into.
+int64_t bytes_of_tokens(int64_t vocab) {
+  if (holds_tokens<uint8_t>(vocab)) return sizeof(uint8_t);
+  return holds_tokens<uint16_t>(vocab) ? sizeof(uint16_t) : sizeof(uint32_t);
+}
+
 }  // namespace
 
 Corpus::Corpus(const std::string& path, const Tokenizer& tokenizer, int64_t min_tokens)
-    : path_(path),
-      token_bytes_(tokenizer.vocab() <= 256     ? 1
-                   : tokenizer.vocab() <= 65536 ? 2
-                                                : 4) {
+    : path_(path), token_bytes_(bytes_of_tokens(tokenizer.vocab())) {
   int64_t longest = 0;
   const std::vector<std::string> paths = document_paths(path);
   for (const std::string& document : paths) {

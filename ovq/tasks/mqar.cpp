@@ -13,6 +13,8 @@ namespace ovq::tasks {
 
 namespace {
 
+constexpr double kAboveZero = 1e-300;  // has a logarithm where a waiting time is 0
+
 // `count` different numbers of [first, first + size), in random order.
 std::vector<int32_t> distinct(Random& random, int64_t count, int64_t first, int64_t size) {
   std::vector<int32_t> numbers(static_cast<size_t>(size));
@@ -30,7 +32,7 @@ std::vector<int64_t> draw_slots(Random& random, int64_t count, int64_t slots, do
   std::vector<std::pair<double, int64_t>> waiting(static_cast<size_t>(slots));
   for (int64_t i = 0; i < slots; ++i) {
     const double log_weight = (alpha - 1) * std::log(static_cast<double>(i + 1));
-    waiting[static_cast<size_t>(i)] = {std::log(-std::log(random.uniform()) + 1e-300) - log_weight, i};
+    waiting[static_cast<size_t>(i)] = {std::log(-std::log(random.uniform()) + kAboveZero) - log_weight, i};
   }
   const auto end = waiting.begin() + count;
   std::nth_element(waiting.begin(), end - 1, waiting.end());

@@ -24,8 +24,8 @@ Value pick(Scale scale, Value tiny, Value small, Value paper) {
   return scale == Scale::tiny ? tiny : scale == Scale::small ? small : paper;
 }
 
-std::vector<Evaluation> doubled(int64_t first, int64_t last) {
-  std::vector<Evaluation> evaluations;
+std::vector<EvaluationSetting> doubled(int64_t first, int64_t last) {
+  std::vector<EvaluationSetting> evaluations;
   for (int64_t length = first; length <= last; length *= 2) evaluations.push_back({.length = length});
   return evaluations;
 }
@@ -152,22 +152,20 @@ json describe_task(const std::string& task) { return entry(task).describe(); }
 
 Metric metric_of(const std::string& task) { return entry(task).metric; }
 
-json task_options(const std::string& task, const json& options) {
-  entry(task);
+std::string scale_of(const std::string& task, const json& options) {
   check(options.is_object() || options.is_null(), task.c_str(), "options are of type ", options.type_name(),
         "; expected an object");
-  std::string scale = "tiny";
-  json merged = json::object();
+  const json scale = options.is_null() ? json("tiny") : options.value("scale", json("tiny"));
+  check(scale.is_string(), task.c_str(), "scale is ", scale.dump(), "; expected a text");
+  return scale.get<std::string>();
+}
+
+json task_options(const std::string& task, const json& options) {
+  entry(task);
+  json result = preset(task, scale_of(task, options)).options;
   for (const auto& [name, value] : options.items()) {
-    if (name != "scale") {
-      merged[name] = value;
-      continue;
-    }
-    check(value.is_string(), task.c_str(), "scale is ", value.dump(), "; expected a text");
-    scale = value.get<std::string>();
+    if (name != "scale") result[name] = value;
   }
-  json result = preset(task, scale).options;
-  result.update(merged);
   return result;
 }
 

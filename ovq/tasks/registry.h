@@ -13,7 +13,7 @@ namespace ovq::tasks {
 
 // What a trained model is tested on: a length and, where the test differs from training, options over those of the
 // preset.
-struct Evaluation {
+struct EvaluationSetting {
   int64_t length = 0;
   nlohmann::json options = nlohmann::json::object();
 };
@@ -21,13 +21,16 @@ struct Evaluation {
 struct Preset {
   nlohmann::json options;
   std::vector<int64_t> train_lengths;
-  std::vector<Evaluation> evaluations;
+  std::vector<EvaluationSetting> evaluations;
 };
 
 std::vector<std::string> task_names();
 std::vector<std::string> scale_names();
 
 Preset preset(const std::string& task, const std::string& scale);
+
+// The scale among options as make_task takes them; tiny if there is none.
+std::string scale_of(const std::string& task, const nlohmann::json& options);
 
 // The options that make_task would use: those of the preset `options["scale"]` (tiny if not given), overridden by the
 // rest.

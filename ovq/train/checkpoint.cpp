@@ -40,7 +40,7 @@ files::Metadata verified(const std::filesystem::path& path) {
 void check_config(const std::filesystem::path& directory, const files::Metadata& weights) {
   const auto written = weights.find(kConfigKey);
   if (written == weights.end()) throw std::runtime_error((directory / kWeights).string() + " has no " + kConfigKey);
-  const models::ModelConfig config = models::load_config(directory / kConfig);
+  const models::ModelConfig config = checkpoint_config(directory);
   if (identity(config) != identity(models::config_from_json(nlohmann::json::parse(written->second))))
     throw std::runtime_error((directory / kConfig).string() + " is not that of the weights beside it");
 }
@@ -96,12 +96,21 @@ std::filesystem::path newest_checkpoint(const std::filesystem::path& run, const 
   return *found;
 }
 
+models::ModelConfig checkpoint_config(const std::filesystem::path& checkpoint) {
+  return models::load_config(checkpoint / kConfig);
+}
+
+std::filesystem::path model_directory(const std::filesystem::path& name, const Warn& warn) {
+  const bool model = std::filesystem::exists(name / kConfig) || std::filesystem::exists(name / kWeights);
+  return !model && std::filesystem::is_directory(checkpoint_directory(name)) ? newest_checkpoint(name, warn) : name;
+}
+
 std::optional<Progress> load_checkpoint(const std::filesystem::path& run, models::LanguageModel& model,
                                         AdamW& optimizer, const Warn& warn) {
   if (std::filesystem::is_directory(checkpoint_directory(run))) files::remove_stale_parts(checkpoint_directory(run));
   const auto directory = find_checkpoint(run, warn);
   if (!directory) return std::nullopt;
-  if (identity(models::load_config(*directory / kConfig)) != identity(model.config()))
+  if (identity(checkpoint_config(*directory)) != identity(model.config()))
     throw std::runtime_error(directory->string() +
                              " is a checkpoint of another model; the run's own is described in run.json");
   const models::LoadedTensors weights = models::load_tensors(*directory / kWeights);

@@ -28,6 +28,13 @@ std::optional<std::filesystem::path> find_checkpoint(const std::filesystem::path
 // The same; std::runtime_error if there is none.
 std::filesystem::path newest_checkpoint(const std::filesystem::path& run, const Warn& warn = {});
 
+// What a checkpoint says its model is.
+models::ModelConfig checkpoint_config(const std::filesystem::path& checkpoint);
+
+// Where the model is that `name` names: there, or, if that is a run, in its newest sound checkpoint. What is no
+// directory is returned as it is.
+std::filesystem::path model_directory(const std::filesystem::path& name, const Warn& warn);
+
 // Durable; then all but the last `keep` are removed.
 void save_checkpoint(const std::filesystem::path& run, const models::LanguageModel& model, const AdamW& optimizer,
                      const Progress& progress, int64_t keep);

@@ -1,8 +1,10 @@
 #include "ovq/train/choice_scores.h"
 
 #include <algorithm>
+#include <nlohmann/json.hpp>
 
 #include "ovq/base/error.h"
+#include "ovq/tasks/text.h"
 
 namespace ovq::train {
 
@@ -64,6 +66,21 @@ ChoiceScores score_choices(models::LanguageModel& model, const tasks::Tokenizer&
   }
   model.train(was_training);
   return scores;
+}
+
+ChoiceScores score_benchmark(const Run& run, models::LanguageModel& model, const std::string& benchmark,
+                             const std::string& questions) {
+  const auto asked = tasks::read_questions(tasks::benchmark_from_name(benchmark), questions);
+  const auto task = run.task();
+  const auto* text = dynamic_cast<const tasks::TextTask*>(task.get());
+  check(text != nullptr, "choice", run.path().string(), " was trained on ", run.options().task, ", not on text");
+  return score_choices(model, text->tokenizer(), asked);
+}
+
+nlohmann::json to_json(const ChoiceScores& scores) {
+  return {{"questions", scores.questions},
+          {"accuracy", scores.accuracy()},
+          {"accuracy_normalized", scores.accuracy_normalized()}};
 }
 
 }  // namespace ovq::train

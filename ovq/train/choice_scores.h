@@ -2,8 +2,12 @@
 // continuation given its context, plain and divided by its characters; the best score is the model's answer.
 #pragma once
 
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+
 #include "ovq/models/language_model.h"
 #include "ovq/tasks/choice.h"
+#include "ovq/train/run.h"
 
 namespace ovq::train {
 
@@ -19,5 +23,11 @@ std::vector<double> log_likelihoods(models::LanguageModel& model, const std::vec
 
 ChoiceScores score_choices(models::LanguageModel& model, const tasks::Tokenizer& tokenizer,
                            const std::vector<tasks::Question>& questions);
+
+// A benchmark by its name, from its published file, with the tokenizer of the run, which must be one on text.
+ChoiceScores score_benchmark(const Run& run, models::LanguageModel& model, const std::string& benchmark,
+                             const std::string& questions);
+
+nlohmann::json to_json(const ChoiceScores& scores);
 
 }  // namespace ovq::train

@@ -20,13 +20,10 @@ void check_unchanged(const InitialWeights& weights, const std::string& now) {
 }  // namespace
 
 InitialWeights find_initial_weights(const InitialWeights& asked, const Warn& warn) {
-  std::filesystem::path directory = asked.path;
-  if (!std::filesystem::exists(weights_file(directory))) {
-    if (!std::filesystem::exists(checkpoint_directory(directory)))
-      throw std::runtime_error(asked.path +
-                               " is neither a model nor a run: it has no model.safetensors and no checkpoints");
-    directory = newest_checkpoint(directory, warn);
-  }
+  const std::filesystem::path directory = model_directory(asked.path, warn);
+  if (!std::filesystem::exists(weights_file(directory)))
+    throw std::runtime_error(asked.path +
+                             " is neither a model nor a run: it has no model.safetensors and no checkpoints");
   const InitialWeights found{.path = std::filesystem::absolute(directory).lexically_normal().string(),
                              .sha256 = files::sha256(files::MappedFile(weights_file(directory)).bytes())};
   if (!asked.sha256.empty()) check_unchanged({found.path, asked.sha256}, found.sha256);

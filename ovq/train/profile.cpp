@@ -1,11 +1,16 @@
 #include "ovq/train/profile.h"
 
 #include <ATen/record_function.h>
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <chrono>
 #include <stdexcept>
 #include <string_view>
+#include <utility>
+#include <vector>
+
+#include "ovq/base/table.h"
 
 namespace ovq::train {
 namespace {
@@ -73,6 +78,26 @@ Profile::Shares Profile::shares(double seconds) const {
   }
   shares.rest = 1 - shares.kernels - shares.matrix_products;
   return shares;
+}
+
+std::string to_table(const Profile& profile, double seconds) {
+  using Function = std::pair<std::string, Profile::Entry>;
+  const auto entries = profile.entries();
+  std::vector<Function> functions(entries.begin(), entries.end());
+  std::sort(functions.begin(), functions.end(),
+            [](const Function& a, const Function& b) { return a.second.seconds > b.second.seconds; });
+  Table table({{.title = "where the time went", .width = 32, .align = Align::left, .gap = 0},
+               {.title = "calls", .width = 9},
+               {.title = "seconds", .width = 10},
+               {.title = "share", .width = 7}});
+  for (const auto& [name, entry] : functions) {
+    table.add({name, std::to_string(entry.calls), fmt::format("{:.2f}", entry.seconds),
+               fmt::format("{:.1f}%", 100 * entry.seconds / seconds)});
+  }
+  const Profile::Shares shares = profile.shares(seconds);
+  return table.text() +
+         fmt::format("kernels {:.1f} %, matrix products {:.1f} %, everything else {:.1f} % of {:.1f} s\n",
+                     100 * shares.kernels, 100 * shares.matrix_products, 100 * shares.rest, seconds);
 }
 
 }  // namespace ovq::train

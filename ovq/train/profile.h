@@ -35,4 +35,7 @@ class Profile {
   uint64_t callback_ = 0;
 };
 
+// Functions by the time they took, of `seconds` in all, and the shares.
+std::string to_table(const Profile& profile, double seconds);
+
 }  // namespace ovq::train

@@ -1,11 +1,11 @@
-// What evaluations of a run found: evaluations.jsonl in its directory, a line per length, dictionary size and options.
+// What an evaluation of a run found, and of what: a line of evaluations.jsonl, for a length, a dictionary size and
+// options of the task.
 #pragma once
 
+#include <nlohmann/json.hpp>
 #include <optional>
-#include <vector>
 
 #include "ovq/train/evaluate.h"
-#include "ovq/train/run_directory.h"
 
 namespace ovq::train {
 
@@ -13,14 +13,13 @@ struct Result {
   int64_t length = 0, centroids = 0;  // 0: the model has no dictionary
   std::optional<double> keep;         // the share of the context that the dictionary keeps; nothing without one
   std::optional<double> asked_keep;   // if `centroids` was chosen for it
-  json options = json::object();      // of the task, where they differ from training
+  nlohmann::json options = nlohmann::json::object();  // of the task, where they differ from training
   Evaluation evaluation;
 };
 
-json to_json(const Result& result);
+nlohmann::json to_json(const Result& result);
 
-// A result for the same length, options and dictionary size, or share to keep if that was asked for, is replaced.
-void store_result(const RunDirectory& run, const Result& result);
-std::vector<json> read_results(const RunDirectory& run);
+// Whether two lines answer the same: length, options and dictionary size, or share to keep if that was asked for.
+bool same_question(const nlohmann::json& a, const nlohmann::json& b);
 
 }  // namespace ovq::train

@@ -21,10 +21,10 @@ double seconds_since(std::chrono::steady_clock::time_point start) {
 
 }  // namespace
 
-Trainer::Trainer(RunDirectory run, TrainHooks hooks, std::unique_ptr<tasks::Task> task)
+Trainer::Trainer(Run run, TrainHooks hooks)
     : run_(std::move(run)),
       hooks_(std::move(hooks)),
-      task_(task ? std::move(task) : make_task(run_.options())),
+      task_(run_.task()),
       model_(models::make_model(model_config(run_.options(), task_->vocab()), run_.options().seed)),
       optimizer_(*model_, run_.options().adamw),
       phases_(phases_of(run_.options())),

@@ -9,7 +9,7 @@
 
 #include "ovq/train/checkpoint.h"
 #include "ovq/train/evaluate.h"
-#include "ovq/train/run_directory.h"
+#include "ovq/train/run.h"
 
 namespace ovq::train {
 
@@ -35,8 +35,8 @@ enum class Outcome { finished, target_reached, stopped };
 
 class Trainer {
  public:
-  // From the newest sound checkpoint of the run, or from the start. `task` is that of the run, if it was made already.
-  Trainer(RunDirectory run, TrainHooks hooks, std::unique_ptr<tasks::Task> task = nullptr);
+  // From the newest sound checkpoint of the run, or from the start.
+  Trainer(Run run, TrainHooks hooks);
 
   Outcome train();
 
@@ -52,9 +52,9 @@ class Trainer {
   Evaluation evaluate_once(std::optional<double> keep);
   void save();
 
-  RunDirectory run_;
+  Run run_;
   TrainHooks hooks_;
-  std::unique_ptr<tasks::Task> task_;
+  std::shared_ptr<const tasks::Task> task_;
   std::shared_ptr<models::LanguageModel> model_;
   AdamW optimizer_;
   std::vector<Phase> phases_;

@@ -9,41 +9,37 @@
 #include <cstring>
 #include <span>
 
+#include "ovq/base/calibration.h"
+
 namespace ovq::kernels::test {
 
 struct Comparison {
-  std::span<const float> actual;  // the fast path
-  std::span<const float> plain;   // the plain loop in float
-  std::span<const double> truth;  // the plain loop in double
-  double magnitude = 0;           // of the terms that may cancel in the truth
-  double floor = 1e-6;            // error always allowed, relative to the larger of magnitude and truth
+  std::span<const float> actual;       // the fast path
+  std::span<const float> plain;        // the plain loop in float
+  std::span<const double> truth;       // the plain loop in double
+  double magnitude = 0;                // of the terms that may cancel in the truth
+  double floor = Calibration::kFloor;  // error always allowed, relative to the larger of magnitude and truth
 };
 
-// max |actual - truth| <= 2 max |plain - truth| + floor. NaN fails wherever it stands, and so does an infinity.
+inline testing::AssertionResult holds(const Calibration& calibration) {
+  if (calibration.holds()) return testing::AssertionSuccess();
+  const auto& [index, fast, plain, truth] = calibration.worst();
+  return testing::AssertionFailure() << "element " << index << " of " << calibration.count() << " is " << fast
+                                     << "; expected " << truth << " +- " << calibration.bound() << " (error "
+                                     << calibration.error() << ", plain path there " << plain << ", its largest error "
+                                     << calibration.plain_error() << ")";
+}
+
+// As ovq/base/calibration.h has it.
 inline testing::AssertionResult calibrated(const Comparison& comparison) {
   const auto& [actual, plain, truth, magnitude, floor] = comparison;
   if (actual.size() != truth.size() || plain.size() != truth.size()) {
     return testing::AssertionFailure() << actual.size() << " elements and " << plain.size() << " of the plain loop; "
                                        << truth.size() << " expected";
   }
-  double largest = magnitude, plain_error = 0;
-  for (size_t i = 0; i < truth.size(); ++i) {
-    if (!std::isfinite(truth[i]) || !std::isfinite(plain[i])) {
-      return testing::AssertionFailure() << "element " << i << " has truth " << truth[i] << " and plain loop "
-                                         << plain[i] << "; both must be finite";
-    }
-    largest = std::max(largest, std::abs(truth[i]));
-    plain_error = std::max(plain_error, std::abs(plain[i] - truth[i]));
-  }
-  const double bound = 2 * plain_error + floor * largest;
-  for (size_t i = 0; i < truth.size(); ++i) {
-    if (!(std::abs(actual[i] - truth[i]) <= bound)) {
-      return testing::AssertionFailure() << "element " << i << " of " << truth.size() << " is " << actual[i]
-                                         << "; expected " << truth[i] << " +- " << bound << " (error "
-                                         << std::abs(actual[i] - truth[i]) << ", plain loop " << plain_error << ")";
-    }
-  }
-  return testing::AssertionSuccess();
+  Calibration calibration(magnitude, floor);
+  for (size_t i = 0; i < truth.size(); ++i) calibration.add(actual[i], plain[i], truth[i]);
+  return holds(calibration);
 }
 
 // |actual - truth| <= tolerance * max(1, max |truth|). NaN and infinities fail.

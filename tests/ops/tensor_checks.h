@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "ovq/ops/torch.h"
+#include "tests/kernels/compare.h"
 
 namespace ovq::ops::test {
 
@@ -25,35 +26,31 @@ inline std::string message_of(const std::function<void()>& make) {
   return "nothing thrown";
 }
 
+inline std::vector<double> doubles(const Tensor& x) {
+  const Tensor dense = x.detach().to(at::kDouble).contiguous();
+  return {dense.data_ptr<double>(), dense.data_ptr<double>() + dense.numel()};
+}
+
 // |actual - expected| <= tolerance * max(1, max |expected|). Shapes must agree; NaN and infinities fail.
 inline testing::AssertionResult close(const Tensor& actual, const Tensor& expected, double tolerance) {
   if (!actual.defined() || !expected.defined()) return testing::AssertionFailure() << "undefined tensor";
   if (actual.sizes() != expected.sizes()) {
     return testing::AssertionFailure() << "shape " << actual.sizes() << "; expected " << expected.sizes();
   }
-  if (expected.numel() == 0) return testing::AssertionSuccess();
-  const Tensor a = actual.detach().to(at::kDouble), e = expected.detach().to(at::kDouble);
-  const double error = (a - e).abs().max().item<double>();
-  const double bound = tolerance * std::max(1.0, e.abs().max().item<double>());
-  if (error <= bound && e.isfinite().all().item<bool>()) return testing::AssertionSuccess();
-  return testing::AssertionFailure() << "largest error " << error << "; allowed " << bound;
+  return kernels::test::close_to<double>(doubles(actual), doubles(expected), tolerance);
 }
 
-// max |actual - truth| <= 2 max |plain - truth| + floor * max(1, max |truth|): `actual` is as good as the plain path.
+// As ovq/base/calibration.h has it, with a magnitude of at least 1: `actual` is as good as the plain path.
 inline testing::AssertionResult calibrated(const Tensor& actual, const Tensor& plain, const Tensor& truth,
                                            double floor = 2e-6) {
   if (actual.sizes() != truth.sizes() || plain.sizes() != truth.sizes()) {
     return testing::AssertionFailure() << "shapes " << actual.sizes() << ", " << plain.sizes() << "; expected "
                                        << truth.sizes();
   }
-  if (truth.numel() == 0) return testing::AssertionSuccess();
-  const auto error_of = [&](const Tensor& x) {
-    return (x.detach().to(at::kDouble) - truth).abs().max().item<double>();
-  };
-  const double bound = 2 * error_of(plain) + floor * std::max(1.0, truth.abs().max().item<double>());
-  if (error_of(actual) <= bound) return testing::AssertionSuccess();
-  return testing::AssertionFailure() << "largest error " << error_of(actual) << "; allowed " << bound << " (plain path "
-                                     << error_of(plain) << ")";
+  const std::vector<double> a = doubles(actual), p = doubles(plain), t = doubles(truth);
+  Calibration calibration(1, floor);
+  for (size_t i = 0; i < t.size(); ++i) calibration.add(a[i], p[i], t[i]);
+  return kernels::test::holds(calibration);
 }
 
 // Fixed numbers in place of a loss: every element of every output counts, each differently.

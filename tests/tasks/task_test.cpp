@@ -62,7 +62,7 @@ TEST_P(Generated, AllScalesAndLengthsAreSound) {
       const SampleRequest request{.rows = 2, .length = length};
       EXPECT_GT(test::expect_sound(*task, request, task->sample(request)), 0);
     }
-    for (const Evaluation& evaluation : sizes.evaluations) {
+    for (const EvaluationSetting& evaluation : sizes.evaluations) {
       nlohmann::json options = evaluation.options;
       options["scale"] = scale;
       const auto tested = make_task(GetParam(), options);

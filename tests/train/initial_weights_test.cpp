@@ -33,7 +33,7 @@ class InitFrom : public testing::Test {
     RunOptions options = mini_run("recall", "sw-ovq");
     options.seed = 7;
     source_ = directory_.path() / "source";
-    Trainer(RunDirectory::create(source_, options), {}).train();  // checkpoints of steps 15 and 20
+    Trainer(train::Run::create(source_, options), {}).train();  // checkpoints of steps 15 and 20
     checkpoint_ = newest_checkpoint(source_);
   }
 
@@ -56,12 +56,12 @@ TEST_F(InitFrom, ARunsNewestCheckpointOrAModel) {
     EXPECT_EQ(options.init_from.path, checkpoint_.string());
     EXPECT_EQ(options.init_from.sha256, files::sha256(files::MappedFile(file).bytes()));
     EXPECT_EQ(run_options_from_json(to_json(options)).init_from, options.init_from);
-    const RunDirectory run = RunDirectory::create(directory_.path() / from.filename() / "next", options);
+    const train::Run run = train::Run::create(directory_.path() / from.filename() / "next", options);
     Trainer trainer(run, {});
     EXPECT_EQ(trainer.progress().step, 0);
     expect_weights(trainer.model(), file, true);
   }
-  Trainer fresh(RunDirectory::create(directory_.path() / "fresh", mini_run("recall", "sw-ovq")), {});
+  Trainer fresh(train::Run::create(directory_.path() / "fresh", mini_run("recall", "sw-ovq")), {});
   expect_weights(fresh.model(), file, false);
 }
 
@@ -69,7 +69,7 @@ TEST_F(InitFrom, WhatNoWeightDependsOnMayDiffer) {
   RunOptions options = started(source_);
   options.model_options["mixers"]["ovq"]["centroids"] = 99;
   options.model_options["mixers"]["sw"]["window"] = 5;
-  Trainer trainer(RunDirectory::create(directory_.path() / "other", options), {});
+  Trainer trainer(train::Run::create(directory_.path() / "other", options), {});
   expect_weights(trainer.model(), checkpoint_ / "model.safetensors", true);
   EXPECT_EQ(trainer.model().config().centroids().at("ovq"), 99);
 }
@@ -104,27 +104,27 @@ TEST_F(InitFrom, PassesOverDamage) {
 // Before the first checkpoint the weights are read again, and must be the same; after it nobody asks for them.
 TEST_F(InitFrom, IsNeededUntilTheFirstCheckpoint) {
   const RunOptions options = started(source_);
-  const RunDirectory whole = RunDirectory::create(directory_.path() / "whole", options);
+  const train::Run whole = train::Run::create(directory_.path() / "whole", options);
   Trainer(whole, {}).train();
-  const RunDirectory killed = RunDirectory::create(directory_.path() / "killed", options);
+  const train::Run killed = train::Run::create(directory_.path() / "killed", options);
   { const Trainer before(killed, {}); }  // no step, no checkpoint
   int64_t steps = 0;
   TrainHooks hooks;
   hooks.on_step = [&](const StepReport&) { ++steps; };
   hooks.stop = [&] { return steps == 3; };
-  EXPECT_EQ(Trainer(RunDirectory::open(killed.path()), hooks).train(), Outcome::stopped);
+  EXPECT_EQ(Trainer(train::Run::open(killed.path()), hooks).train(), Outcome::stopped);
 
-  const RunDirectory late = RunDirectory::create(directory_.path() / "late", options);
+  const train::Run late = train::Run::create(directory_.path() / "late", options);
   const auto other = models::make_model(model_config(mini_run("recall", "sw-ovq"), 32), 99);
   models::save_model(*other, checkpoint_);
   EXPECT_NE(failure_of([&] {
-              Trainer(RunDirectory::open(late.path()), {});
+              Trainer(train::Run::open(late.path()), {});
             }).find("; the run started from " + options.init_from.sha256),
             std::string::npos);
   EXPECT_NE(failure_of([&] { find_initial_weights(options.init_from, {}); }).find(options.init_from.sha256),
             std::string::npos);
   std::filesystem::remove_all(source_);
-  EXPECT_EQ(Trainer(RunDirectory::open(killed.path()), {}).train(), Outcome::finished);
+  EXPECT_EQ(Trainer(train::Run::open(killed.path()), {}).train(), Outcome::finished);
   EXPECT_EQ(losses(killed), losses(whole));
 }
 

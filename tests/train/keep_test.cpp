@@ -67,16 +67,16 @@ TEST(Keep, DictionarySizesArePutBackByMixer) {
 
 TEST(Keep, ResultsAskedByItAndByNDoNotReplaceEachOther) {
   const TemporaryDirectory directory;
-  const RunDirectory run = RunDirectory::create(directory.path() / "run", mini_run("recall", "sw-ovq"));
+  const train::Run run = train::Run::create(directory.path() / "run", mini_run("recall", "sw-ovq"));
   const Evaluation evaluation{.length = 128};
-  store_result(run, {.length = 128, .centroids = 32, .keep = 0.2, .evaluation = evaluation});
-  store_result(run, {.length = 128, .centroids = 32, .keep = 0.2, .asked_keep = 0.2, .evaluation = evaluation});
-  store_result(run, {.length = 128, .centroids = 63, .keep = 0.33, .asked_keep = 0.33, .evaluation = evaluation});
-  EXPECT_EQ(read_results(run).size(), 3u);
+  run.store_result({.length = 128, .centroids = 32, .keep = 0.2, .evaluation = evaluation});
+  run.store_result({.length = 128, .centroids = 32, .keep = 0.2, .asked_keep = 0.2, .evaluation = evaluation});
+  run.store_result({.length = 128, .centroids = 63, .keep = 0.33, .asked_keep = 0.33, .evaluation = evaluation});
+  EXPECT_EQ(run.results().size(), 3u);
   // The same questions again.
-  store_result(run, {.length = 128, .centroids = 32, .keep = 0.2, .evaluation = evaluation});
-  store_result(run, {.length = 128, .centroids = 32, .keep = 0.2, .asked_keep = 0.2, .evaluation = evaluation});
-  const std::vector<json> results = read_results(run);
+  run.store_result({.length = 128, .centroids = 32, .keep = 0.2, .evaluation = evaluation});
+  run.store_result({.length = 128, .centroids = 32, .keep = 0.2, .asked_keep = 0.2, .evaluation = evaluation});
+  const std::vector<json> results = run.results();
   ASSERT_EQ(results.size(), 3u);
   int64_t asked = 0;
   for (const json& result : results) {
@@ -90,9 +90,9 @@ TEST(Keep, ResultsAskedByItAndByNDoNotReplaceEachOther) {
 TEST(Keep, EvaluationsInTrainingReportItAndPutTheSizeBack) {
   const TemporaryDirectory directory;
   RunOptions options = mini_run("recall", "sw-ovq");
-  const RunDirectory plain = RunDirectory::create(directory.path() / "plain", options);
+  const train::Run plain = train::Run::create(directory.path() / "plain", options);
   options.eval_keep = {0.25, 1};
-  const RunDirectory watched = RunDirectory::create(directory.path() / "watched", options);
+  const train::Run watched = train::Run::create(directory.path() / "watched", options);
   Trainer first(plain, {}), second(watched, {});
   std::map<double, int64_t> lines;
   ASSERT_EQ(first.train(), Outcome::finished);
@@ -100,7 +100,7 @@ TEST(Keep, EvaluationsInTrainingReportItAndPutTheSizeBack) {
   EXPECT_EQ(losses(plain), losses(watched));
   EXPECT_EQ(second.model().config().centroids().at("ovq"), 16);
   int64_t without = 0;
-  for (const json& line : watched.read_metrics()) {
+  for (const json& line : watched.metrics()) {
     if (line.at("kind") != "evaluation") continue;
     EXPECT_EQ(line.at("length"), 48);
     if (!line.contains("keep")) {

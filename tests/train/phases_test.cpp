@@ -29,7 +29,7 @@ const json kThree = {{{"steps", 6}, {"lengths", {24}}, {"centroids", 4}},
                      {{"steps", 5}, {"min_learning_rate", 1e-4}}};
 
 // Trains for at most `steps` steps; what the model is then.
-models::NamedTensors trained(const RunDirectory& run, int64_t steps = 1000) {
+models::NamedTensors trained(const train::Run& run, int64_t steps = 1000) {
   int64_t done = 0;
   TrainHooks hooks;
   hooks.on_step = [&](const StepReport&) { ++done; };
@@ -47,8 +47,8 @@ void expect_equal(const models::NamedTensors& a, const models::NamedTensors& b) 
 }
 
 // Metrics without the time they took.
-std::vector<json> timeless(const RunDirectory& run) {
-  std::vector<json> lines = run.read_metrics();
+std::vector<json> timeless(const train::Run& run) {
+  std::vector<json> lines = run.metrics();
   for (json& line : lines) line.erase("seconds");
   return lines;
 }
@@ -57,15 +57,14 @@ TEST(Phases, ResumeIsExactAtAndAroundTheBorders) {
   const TemporaryDirectory directory;
   const RunOptions options = phased(kThree);
   EXPECT_EQ(options.steps, 18);
-  const RunDirectory whole = RunDirectory::create(directory.path() / "whole", options);
+  const train::Run whole = train::Run::create(directory.path() / "whole", options);
   const models::NamedTensors expected = trained(whole);
   ASSERT_EQ(losses(whole).size(), 18u);
   // Stops before, at and after the borders at 6 and 13.
   for (const std::vector<int64_t>& pieces : std::vector<std::vector<int64_t>>{{6, 7}, {5, 2, 5, 2}, {13}}) {
-    const RunDirectory run =
-        RunDirectory::create(directory.path() / ("parts-" + std::to_string(pieces.size())), options);
-    for (const int64_t steps : pieces) trained(RunDirectory::open(run.path()), steps);
-    expect_equal(trained(RunDirectory::open(run.path())), expected);
+    const train::Run run = train::Run::create(directory.path() / ("parts-" + std::to_string(pieces.size())), options);
+    for (const int64_t steps : pieces) trained(train::Run::open(run.path()), steps);
+    expect_equal(trained(train::Run::open(run.path())), expected);
     EXPECT_EQ(timeless(run), timeless(whole));
   }
 }
@@ -74,7 +73,7 @@ TEST(Phases, EachHasItsOwnLengthsSizesAndSchedule) {
   const TemporaryDirectory directory;
   RunOptions options = phased(kThree);
   options.eval_every = 6;
-  const RunDirectory run = RunDirectory::create(directory.path() / "run", options);
+  const train::Run run = train::Run::create(directory.path() / "run", options);
   std::vector<int64_t> sizes;
   TrainHooks hooks;
   Trainer* trainer = nullptr;
@@ -92,7 +91,7 @@ TEST(Phases, EachHasItsOwnLengthsSizesAndSchedule) {
 
   const Schedule first{2e-3, 1e-5, 4, 6}, second{1e-3, 1e-5, 2, 7}, third{2e-3, 1e-4, 4, 5};
   int64_t step = 0;
-  for (const json& line : run.read_metrics()) {
+  for (const json& line : run.metrics()) {
     if (line.at("kind") == "evaluation") {
       const std::map<int64_t, std::array<int64_t, 3>> wanted = {{6, {0, 24, 4}}, {12, {1, 72, 40}}, {18, {2, 48, 16}}};
       const auto& [phase, length, centroids] = wanted.at(line.at("step"));
@@ -117,8 +116,8 @@ TEST(Phases, EachHasItsOwnLengthsSizesAndSchedule) {
 
 TEST(Phases, OneIsTheSameAsNone) {
   const TemporaryDirectory directory;
-  const RunDirectory none = RunDirectory::create(directory.path() / "none", mini_run("recall", "sw-ovq"));
-  const RunDirectory one = RunDirectory::create(directory.path() / "one", phased(json::array({{{"steps", 20}}})));
+  const train::Run none = train::Run::create(directory.path() / "none", mini_run("recall", "sw-ovq"));
+  const train::Run one = train::Run::create(directory.path() / "one", phased(json::array({{{"steps", 20}}})));
   expect_equal(trained(none), trained(one));
   EXPECT_EQ(timeless(none), timeless(one));
 }
@@ -136,7 +135,7 @@ TEST(Phases, TheTargetCountsInTheLast) {
   }
   options.target = 1e6;  // any loss is good enough
   options.eval_every = 2;
-  const RunDirectory run = RunDirectory::create(directory.path() / "run", options);
+  const train::Run run = train::Run::create(directory.path() / "run", options);
   Trainer trainer(run, {});
   EXPECT_EQ(trainer.train(), Outcome::target_reached);
   EXPECT_EQ(trainer.progress().step, 6);

@@ -14,7 +14,7 @@ TEST(Profile, CountsEveryKernelOnce) {
   options.eval_every = 0;
   options.eval_rows = 1;
   Profile profile;
-  Trainer trainer(RunDirectory::create(directory.path() / "run", options), {});
+  Trainer trainer(train::Run::create(directory.path() / "run", options), {});
   trainer.train();
   const auto entries = profile.entries();
   // Two layers, one of each kind; a step has a batch for each of the two lengths.

@@ -65,9 +65,9 @@ inline RunOptions mini_run(const std::string& task, const std::string& pattern) 
   return resolved(options);
 }
 
-inline std::vector<double> losses(const RunDirectory& run) {
+inline std::vector<double> losses(const train::Run& run) {
   std::vector<double> values;
-  for (const json& line : run.read_metrics()) {
+  for (const json& line : run.metrics()) {
     if (line.at("kind") == "step") values.push_back(line.at("loss"));
   }
   return values;

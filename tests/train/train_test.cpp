@@ -19,7 +19,7 @@ struct Trained {
 };
 
 // Trains, stopping after `stop_after` steps of this call (0: not).
-Trained train(const RunDirectory& run, int64_t stop_after = 0) {
+Trained train(const train::Run& run, int64_t stop_after = 0) {
   Trained result;
   int64_t steps = 0;
   TrainHooks hooks;
@@ -56,7 +56,7 @@ TEST_P(Models, TrainOnEveryTask) {
       options.task_options["train"] = (directory.path() / "train.txt").string();
       options.task_options["test"] = (directory.path() / "test.txt").string();
     }
-    const Trained result = train(RunDirectory::create(directory.path() / task, options));
+    const Trained result = train(train::Run::create(directory.path() / task, options));
     EXPECT_EQ(result.outcome, Outcome::finished);
     ASSERT_EQ(result.losses.size(), 20u);
     for (const double loss : result.losses) EXPECT_TRUE(std::isfinite(loss));
@@ -71,14 +71,14 @@ TEST_P(Models, TrainOnEveryTask) {
 TEST_P(Models, ResumeIsExact) {
   const TemporaryDirectory directory;
   const RunOptions options = mini_run("recall", GetParam());
-  const Trained whole = train(RunDirectory::create(directory.path() / "whole", options));
-  const RunDirectory run = RunDirectory::create(directory.path() / "parts", options);
+  const Trained whole = train(train::Run::create(directory.path() / "whole", options));
+  const train::Run run = train::Run::create(directory.path() / "parts", options);
   EXPECT_EQ(train(run, 3).outcome, Outcome::stopped);
   // The second time where vq's warm-up ends.
   for (const int64_t stop : {5, 8}) {
-    EXPECT_EQ(train(RunDirectory::open(run.path()), stop).outcome, Outcome::stopped);
+    EXPECT_EQ(train(train::Run::open(run.path()), stop).outcome, Outcome::stopped);
   }
-  expect_same(train(RunDirectory::open(run.path())), whole);
+  expect_same(train(train::Run::open(run.path())), whole);
 }
 
 INSTANTIATE_TEST_SUITE_P(All, Models, testing::ValuesIn(models::pattern_names()), [](const auto& info) {
@@ -98,9 +98,9 @@ void flip_byte(const std::filesystem::path& file) {
 TEST(Checkpoints, DamagedNewestFallsBackToTheOneBefore) {
   const TemporaryDirectory directory;
   const RunOptions options = mini_run("recall", "sw-ovq");
-  const Trained whole = train(RunDirectory::create(directory.path() / "whole", options));
+  const Trained whole = train(train::Run::create(directory.path() / "whole", options));
   for (const char* file : {"model.safetensors", "optimizer.safetensors"}) {
-    const RunDirectory run = RunDirectory::create(directory.path() / file, options);
+    const train::Run run = train::Run::create(directory.path() / file, options);
     train(run, 12);  // checkpoints of steps 10 and 12
     flip_byte(newest_checkpoint(run.path()) / file);
     const Trained resumed = train(run);
@@ -121,7 +121,7 @@ TEST(Checkpoints, AllReadersPassOverDamage) {
     std::ofstream(file) << config;
   };
   for (const char* file : {"model.safetensors", "optimizer.safetensors", "config.json"}) {
-    const RunDirectory run = RunDirectory::create(directory.path() / file, options);
+    const train::Run run = train::Run::create(directory.path() / file, options);
     train(run, 12);  // checkpoints of steps 10 and 12
     const std::filesystem::path newest = newest_checkpoint(run.path()), before = newest.parent_path() / "step-000010";
     EXPECT_EQ(newest.filename(), "step-000012");
@@ -156,16 +156,16 @@ TEST(Training, ReadsTheTextOnce) {
   auto task = make_task(options);
   check_task(*task, options);
   for (const char* split : {"train", "test"}) std::filesystem::remove(options.task_options[split].get<std::string>());
-  const RunDirectory run = RunDirectory::create(directory.path() / "run", options);
-  Trainer trainer(run, {}, std::move(task));
+  const train::Run run = train::Run::create(directory.path() / "run", options, std::move(task));
+  Trainer trainer(run, {});
   EXPECT_EQ(trainer.train(), Outcome::finished);
   EXPECT_THROW(check_task(*make_task(options), options), DataError);
 }
 
 TEST(Checkpoints, OfAnotherModelIsAnError) {
   const TemporaryDirectory directory;
-  const RunDirectory mine = RunDirectory::create(directory.path() / "mine", mini_run("recall", "sw-ovq"));
-  const RunDirectory other = RunDirectory::create(directory.path() / "other", mini_run("recall", "gdn"));
+  const train::Run mine = train::Run::create(directory.path() / "mine", mini_run("recall", "sw-ovq"));
+  const train::Run other = train::Run::create(directory.path() / "other", mini_run("recall", "gdn"));
   train(mine, 5);
   train(other, 5);
   std::filesystem::remove_all(checkpoint_directory(mine.path()));
@@ -181,7 +181,7 @@ TEST(Training, StopsWhenNothingIsFinite) {
   options.learning_rate = 1e30;
   options.clip = 0;
   options.warmup = 0;
-  const RunDirectory run = RunDirectory::create(directory.path() / "run", options);
+  const train::Run run = train::Run::create(directory.path() / "run", options);
   try {
     train(run);
     FAIL() << "went on";
@@ -194,9 +194,9 @@ TEST(Training, AccumulationChangesNothingButRounding) {
   const TemporaryDirectory directory;
   RunOptions options = mini_run("recall", "sw-ovq");
   options.steps = 3;
-  const Trained whole = train(RunDirectory::create(directory.path() / "whole", options));
+  const Trained whole = train(train::Run::create(directory.path() / "whole", options));
   options.accumulate = 3;
-  const Trained parts = train(RunDirectory::create(directory.path() / "parts", options));
+  const Trained parts = train(train::Run::create(directory.path() / "parts", options));
   for (size_t i = 0; i < whole.losses.size(); ++i) EXPECT_NEAR(whole.losses[i], parts.losses[i], 1e-4);
 }
 
@@ -206,7 +206,7 @@ TEST(Training, StopsAtTheTarget) {
   options.target = 1e-9;
   options.eval_every = 2;
   const auto model = mini_run("recall", "sw-nope");
-  const Trained result = train(RunDirectory::create(directory.path() / "run", options));
+  const Trained result = train(train::Run::create(directory.path() / "run", options));
   if (result.outcome == Outcome::target_reached) {
     EXPECT_LT(result.losses.size(), 20u);
   }
@@ -214,12 +214,12 @@ TEST(Training, StopsAtTheTarget) {
 
 TEST(Training, RefusesADirectoryThatHoldsARun) {
   const TemporaryDirectory directory;
-  RunDirectory::create(directory.path() / "run", mini_run("recall", "sw-nope"));
-  EXPECT_THROW(RunDirectory::create(directory.path() / "run", mini_run("recall", "sw-nope")), std::runtime_error);
+  train::Run::create(directory.path() / "run", mini_run("recall", "sw-nope"));
+  EXPECT_THROW(train::Run::create(directory.path() / "run", mini_run("recall", "sw-nope")), std::runtime_error);
   std::ofstream(directory.path() / "file") << "x";
-  EXPECT_THROW(RunDirectory::create(directory.path() / "file" / "run", mini_run("recall", "sw-nope")),
+  EXPECT_THROW(train::Run::create(directory.path() / "file" / "run", mini_run("recall", "sw-nope")),
                std::runtime_error);
-  EXPECT_THROW(RunDirectory::open(directory.path() / "none"), std::runtime_error);
+  EXPECT_THROW(train::Run::open(directory.path() / "none"), std::runtime_error);
 }
 
 TEST(Options, RoundTripAndErrors) {

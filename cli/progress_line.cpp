@@ -1,4 +1,4 @@
-#include "cli/progress.h"
+#include "cli/progress_line.h"
 
 #include <fmt/format.h>
 #include <unistd.h>
@@ -13,25 +13,25 @@ namespace {
 constexpr double kSecondsBetweenLines = 10;
 constexpr double kSecondsBetweenMoves = 0.2;
 constexpr double kSmoothing = 0.05;
+constexpr int64_t kBarWidth = 24;
+constexpr const char* kEraseLine = "\r\x1b[K";
 
 }  // namespace
 
-void print_warning(const std::string& text) { fmt::print(stderr, "ovq: {}\n", text); }
-
-Progress::Progress(int64_t steps, int64_t first_step)
+ProgressLine::ProgressLine(int64_t steps, int64_t first_step)
     : terminal_(isatty(STDOUT_FILENO) != 0),
       steps_(steps),
       first_step_(first_step),
       start_(std::chrono::steady_clock::now()),
       shown_(start_ - std::chrono::hours(1)) {}
 
-std::string Progress::line(const train::StepReport& report) const {
+std::string ProgressLine::line(const train::StepReport& report) const {
   const double left = seconds_ * static_cast<double>(steps_ - report.step);
   return fmt::format("step {}/{}  loss {:.4f}  accuracy {:.3f}  {:.1f}k tokens/s  {} left", report.step, steps_,
                      report.loss, report.accuracy, tokens_per_second_ / 1000, duration_text(left));
 }
 
-void Progress::step(const train::StepReport& report) {
+void ProgressLine::step(const train::StepReport& report) {
   const bool first = report.step == first_step_ + 1;
   const double speed = static_cast<double>(report.tokens) / report.seconds;
   const double share = first ? 1.0 : kSmoothing;
@@ -46,22 +46,21 @@ void Progress::step(const train::StepReport& report) {
     std::fflush(stdout);
     return;
   }
-  constexpr int64_t kWidth = 24;
-  const int64_t done = steps_ == 0 ? kWidth : report.step * kWidth / steps_;
-  fmt::print("\r\x1b[K[{}{}] {}", std::string(static_cast<size_t>(done), '#'),
-             std::string(static_cast<size_t>(kWidth - done), '.'), line(report));
+  const int64_t done = steps_ == 0 ? kBarWidth : report.step * kBarWidth / steps_;
+  fmt::print("{}[{}{}] {}", kEraseLine, std::string(static_cast<size_t>(done), '#'),
+             std::string(static_cast<size_t>(kBarWidth - done), '.'), line(report));
   std::fflush(stdout);
   moving_ = true;
 }
 
-void Progress::message(const std::string& text) {
-  if (moving_) fmt::print("\r\x1b[K");
+void ProgressLine::message(const std::string& text) {
+  if (moving_) fmt::print("{}", kEraseLine);
   moving_ = false;
   fmt::print("{}\n", text);
   std::fflush(stdout);
 }
 
-void Progress::finish() {
+void ProgressLine::finish() {
   if (moving_) fmt::print("\n");
   moving_ = false;
 }

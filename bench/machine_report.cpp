@@ -1,24 +1,17 @@
-#include "bench/report_parts.h"
+#include "bench/machine_report.h"
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <nlohmann/json.hpp>
 
 namespace ovq::bench {
+namespace {
 
-std::vector<std::string> aligned(const std::vector<Line>& lines) {
-  std::vector<size_t> widths(lines[0].size());
-  for (const Line& line : lines)
-    for (size_t i = 0; i < line.size(); ++i) widths[i] = std::max(widths[i], line[i].size());
-  std::vector<std::string> texts;
-  for (const Line& line : lines) {
-    std::string text = fmt::format("{:<{}}", line[0], widths[0]);
-    for (size_t i = 1; i < line.size(); ++i) text += fmt::format("  {:>{}}", line[i], widths[i]);
-    texts.push_back(text + "\n");
-  }
-  return texts;
-}
+// Above these, timings say more about the neighbours than about the code.
+constexpr double kBusyLoadAverage = 0.5;
+constexpr double kBusyShareOfCores = 0.05;
+
+}  // namespace
 
 std::string describe(const Machine& machine) {
   return fmt::format("ovq {} ({}), {}, threads {} of {} cores, {}, compiler {}\n", OVQ_VERSION, machine.commit,
@@ -46,9 +39,9 @@ nlohmann::ordered_json to_json(const Machine& machine, double bystander_cores) {
 
 std::vector<std::string> machine_notes(const Machine& machine, double bystander_cores) {
   std::vector<std::string> notes;
-  if (machine.load_average > 0.5)
+  if (machine.load_average > kBusyLoadAverage)
     notes.push_back(fmt::format("the machine was busy just before: load average {:.2f}", machine.load_average));
-  if (bystander_cores > 0.05 * machine.cores)
+  if (bystander_cores > kBusyShareOfCores * machine.cores)
     notes.push_back(
         fmt::format("the machine was busy with other work ({:.2f} cores): times are upper bounds", bystander_cores));
   if (machine.threads > machine.cores) notes.push_back("more threads than cores");

@@ -1,4 +1,4 @@
-// What reports have in common: a table, the machine.
+// The machine in a report, as text and as JSON, and what is to be said about timings on it.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
@@ -8,11 +8,6 @@
 #include "bench/machine.h"
 
 namespace ovq::bench {
-
-using Line = std::vector<std::string>;
-
-// The lines as columns, the first to the left and the others to the right; each line ends with a line break.
-std::vector<std::string> aligned(const std::vector<Line>& lines);
 
 std::string describe(const Machine& machine);
 std::string describe_load(const Machine& machine, double bystander_cores, double seconds);

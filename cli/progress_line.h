@@ -8,9 +8,9 @@
 
 namespace ovq::cli {
 
-class Progress {
+class ProgressLine {
  public:
-  Progress(int64_t steps, int64_t first_step);
+  ProgressLine(int64_t steps, int64_t first_step);
 
   void step(const train::StepReport& report);
   void message(const std::string& line);  // above the moving line
@@ -26,7 +26,5 @@ class Progress {
   double tokens_per_second_ = 0;
   bool moving_ = false;
 };
-
-void print_warning(const std::string& text);  // a line on stderr
 
 }  // namespace ovq::cli

@@ -1,0 +1,153 @@
+// A run as one object: what it knows without its data, and one reader of its checkpoints for everybody.
+#include "ovq/train/run.h"
+
+#include <gtest/gtest.h>
+
+#include "ovq/base/error.h"
+#include "ovq/models/inspect.h"
+#include "ovq/train/comparison.h"
+#include "ovq/train/sweep.h"
+#include "tests/train/runs.h"
+
+namespace ovq::train::test {
+namespace {
+
+// Says what `Error` the call throws.
+template <class Error, class Call>
+std::string error_of(Call&& call) {
+  try {
+    call();
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "nothing thrown";
+}
+
+TEST(Run, OpensWithoutReadingTheCorpus) {
+  const TemporaryDirectory directory;
+  RunOptions options = mini_run("text", "sw-ovq");
+  options.task_options["train"] = (directory.path() / "none").string();  // never there
+  options.task_options["test"] = (directory.path() / "none.txt").string();
+  train::Run::create(directory.path() / "run", options);
+  const train::Run run = train::Run::open(directory.path() / "run");
+  EXPECT_EQ(run.label(), "sw-ovq [run]");
+  EXPECT_EQ(run.description().name, "text");
+  EXPECT_EQ(run.description().metric, tasks::Metric::cross_entropy);
+  EXPECT_EQ(run.description().vocab(), 256);
+  EXPECT_EQ(run.description().train_lengths, (std::vector<int64_t>{256}));
+  EXPECT_EQ(run.description().evaluations.at(0).length, 1024);
+  EXPECT_EQ(run.config({}).vocab_size, 256);
+  EXPECT_EQ(run.task()->vocab(), 256);
+  EXPECT_NE(error_of<DataError>([&] { run.task()->sample({.rows = 1, .length = 8}); }).find("none"), std::string::npos);
+  RunComparison comparison;
+  std::vector<std::string> warnings;
+  comparison.add(run, [&](const std::string& text) { warnings.push_back(text); });
+  const std::string path = run.path().string();
+  EXPECT_EQ(warnings, (std::vector<std::string>{path + " has no evaluations; run: ovq eval " + path}));
+  EXPECT_EQ(comparison.to_text(), "");
+}
+
+TEST(Run, MakesATaskOnceForEachSetOfOptions) {
+  const TemporaryDirectory directory;
+  const train::Run run = train::Run::create(directory.path() / "run", mini_run("icl", "sw-ovq"));
+  EXPECT_EQ(run.task(), run.task());
+  const auto four = run.task({{"functions", 4}});
+  EXPECT_NE(four, run.task());
+  EXPECT_EQ(four, run.task({{"functions", 4}}));
+  EXPECT_NE(four, run.task({{"functions", 8}}));
+  // What the run's file has wrong is no bad call.
+  EXPECT_EQ(error_of<std::runtime_error>([&] {
+              run.task({{"functons", 4}});
+            }),
+            "[icl] unknown option \"functons\"; did you mean \"functions\"?");
+}
+
+TEST(Run, SaysWhatIsWrongWithItsFile) {
+  const TemporaryDirectory directory;
+  const std::filesystem::path file = directory.path() / "run.json";
+  const auto error = [&](const std::string& content) {
+    std::ofstream(file) << content;
+    return error_of<std::runtime_error>([&] { train::Run::open(directory.path()); });
+  };
+  EXPECT_EQ(error(R"({"task": "recal"})"),
+            file.string() + ": [tasks] unknown task \"recal\"; did you mean \"recall\"?");
+  EXPECT_EQ(error(R"({"scale": "smal"})"),
+            file.string() + ": [recall] unknown scale \"smal\"; did you mean \"small\"?");
+  EXPECT_EQ(error("{").find(file.string()), 0u);
+}
+
+TEST(Run, MetricsAreRewoundToAStep) {
+  const TemporaryDirectory directory;
+  const train::Run run = train::Run::create(directory.path() / "run", mini_run("recall", "sw-ovq"));
+  EXPECT_TRUE(run.metrics().empty());
+  for (int step = 1; step <= 4; ++step) run.append_metrics({{"step", step}});
+  run.rewind_metrics(2);
+  EXPECT_EQ(run.metrics(), (std::vector<json>{{{"step", 1}}, {{"step", 2}}}));
+}
+
+// A trained run of which the newest checkpoint, of step 20, is damaged; that of step 15 is sound.
+class DamagedRun : public testing::Test {
+ protected:
+  DamagedRun() : run_(train::Run::create(directory_.path() / "run", mini_run("recall", "sw-ovq"))) {
+    Trainer(run_, {}).train();
+    std::filesystem::resize_file(*run_.checkpoint({}) / "model.safetensors", 1000);
+  }
+  Warn warn() {
+    return [this](const std::string& text) { warnings_.push_back(text); };
+  }
+  void expect_one_warning() {
+    ASSERT_EQ(warnings_.size(), 1u);
+    EXPECT_EQ(warnings_[0].find("skipping a damaged checkpoint: "), 0u) << warnings_[0];
+    EXPECT_NE(warnings_[0].find("step-000020"), std::string::npos) << warnings_[0];
+  }
+
+  const TemporaryDirectory directory_;
+  const train::Run run_;
+  std::vector<std::string> warnings_;
+};
+
+TEST_F(DamagedRun, IsEvaluatedByTheCheckpointBefore) {
+  const TrainedModel trained = run_.load_model(warn());
+  EXPECT_EQ(trained.checkpoint.filename(), "step-000015");
+  expect_one_warning();
+  EXPECT_EQ(sweep(run_, trained, {.lengths = {24}, .evaluate = {.rows = 1}}).checkpoint, "step-000015");
+}
+
+TEST_F(DamagedRun, IsInspectedByTheCheckpointBefore) {
+  const std::filesystem::path found = model_directory(run_.path(), warn());
+  EXPECT_EQ(found.filename(), "step-000015");
+  expect_one_warning();
+  EXPECT_GT(models::inspect(found.string(), {64}).total, 0);
+  EXPECT_EQ(model_directory(found, warn()), found);
+  EXPECT_EQ(model_directory("tiny/sw-ovq", warn()), "tiny/sw-ovq");
+}
+
+TEST_F(DamagedRun, IsComparedByTheCheckpointBefore) {
+  // Without `keep`, as results were stored once: only the model knows.
+  run_.store_result({.length = 64, .centroids = 16, .evaluation = {.length = 64}});
+  RunComparison comparison;
+  comparison.add(run_, warn());
+  expect_one_warning();
+  EXPECT_DOUBLE_EQ(comparison.results().at(0).at("keep"), 0.2);
+}
+
+TEST_F(DamagedRun, GoesOnFromTheCheckpointBefore) {
+  TrainHooks hooks;
+  hooks.warn = warn();
+  EXPECT_EQ(Trainer(run_, hooks).progress().step, 15);
+  expect_one_warning();
+}
+
+TEST_F(DamagedRun, WithoutAnySoundCheckpoint) {
+  std::filesystem::resize_file(*run_.checkpoint({}) / "optimizer.safetensors", 1000);
+  EXPECT_EQ(run_.checkpoint(warn()), std::nullopt);
+  EXPECT_EQ(warnings_.size(), 2u);
+  EXPECT_EQ(error_of<std::runtime_error>([&] { run_.load_model({}); }),
+            run_.path().string() + " has only damaged checkpoints");
+  EXPECT_EQ(run_.config({}).centroids().at("ovq"), 16);  // of the options
+  std::filesystem::remove_all(checkpoint_directory(run_.path()));
+  EXPECT_EQ(error_of<std::runtime_error>([&] { run_.load_model({}); }), run_.path().string() + " has no checkpoint");
+}
+
+}  // namespace
+}  // namespace ovq::train::test
