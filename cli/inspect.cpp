@@ -1,4 +1,4 @@
-// ovq inspect [MODEL] [--json] [--context TOKENS ...]
+// ovq inspect [MODEL] [--json] [--context TOKENS ...] | --options MIXER
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -8,7 +8,10 @@
 #include <vector>
 
 #include "cli/commands.h"
+#include "ovq/base/field_table.h"
+#include "ovq/base/format.h"
 #include "ovq/models/inspect.h"
+#include "ovq/models/mixer_options.h"
 #include "ovq/train/checkpoint.h"
 
 namespace ovq::cli {
@@ -18,9 +21,19 @@ struct InspectArguments {
   std::string model;
   std::vector<int64_t> contexts = models::default_contexts();
   bool json = false;
+  std::string options;
 };
 
 void show_model(const InspectArguments& arguments) {
+  if (!arguments.options.empty()) {
+    try {
+      const nlohmann::json fields = models::describe_mixer(arguments.options);
+      fmt::print("{}", arguments.json ? fields.dump(2) + "\n" : field_table(fields));
+    } catch (const std::invalid_argument& error) {
+      throw UsageError(error.what());
+    }
+    return;
+  }
   if (arguments.model.empty()) {
     fmt::print("{}\novq inspect <preset or directory> shows one\n", models::preset_table());
     return;
@@ -46,6 +59,10 @@ void add_inspect(CLI::App& app) {
   command->add_option("--context", arguments->contexts, "Lengths to show; default: 1024 to 1048576")
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 30))
       ->type_name("TOKENS");
+  command
+      ->add_option("--options", arguments->options,
+                   "Instead: the options of a mixer, one of " + joined(models::mixer_types()))
+      ->type_name("MIXER");
   command->callback([arguments] { show_model(*arguments); });
 }
 

@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "cli/commands.h"
+#include "ovq/base/field_table.h"
 #include "ovq/tasks/example.h"
 #include "ovq/tasks/registry.h"
 
@@ -15,13 +16,22 @@ using nlohmann::json;
 
 struct TasksArguments {
   tasks::ExampleOptions example;
-  bool test = false, as_json = false;
+  bool test = false, as_json = false, options = false;
 };
 
 void show_task(TasksArguments arguments) {
   if (arguments.example.task.empty()) {
     for (const std::string& name : tasks::task_names()) fmt::print("{}\n", name);
     fmt::print("\novq tasks <name> shows a sample\n");
+    return;
+  }
+  if (arguments.options) {
+    try {
+      const json fields = tasks::describe_task(arguments.example.task);
+      fmt::print("{}", arguments.as_json ? fields.dump(2) + "\n" : field_table(fields));
+    } catch (const std::invalid_argument& error) {
+      throw UsageError(error.what());
+    }
     return;
   }
   arguments.example.split = arguments.test ? tasks::Split::test : tasks::Split::train;
@@ -45,6 +55,7 @@ void add_tasks(CLI::App& app) {
   command->add_option("--seed", arguments->example.seed, "Which sample")->capture_default_str();
   command->add_option("--step", arguments->example.step, "Which sample")->capture_default_str();
   command->add_flag("--test", arguments->test, "From the test split");
+  command->add_flag("--options", arguments->options, "Instead: the options of the task, for --task-options");
   command->add_flag("--json", arguments->as_json, "Print tokens and targets as JSON");
   command
       ->add_option_function<std::string>(

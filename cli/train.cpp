@@ -2,6 +2,8 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cctype>
 #include <fstream>
 #include <memory>
 #include <string>
@@ -11,6 +13,7 @@
 #include "cli/torch_setup.h"
 #include "cli/validators.h"
 #include "ovq/base/format.h"
+#include "ovq/base/json_fields.h"
 #include "ovq/models/presets.h"
 #include "ovq/train/prepare.h"
 
@@ -67,33 +70,47 @@ void run_training(const TrainArguments& arguments) {
   train_and_show(open_or_create(arguments), arguments.profile ? Profiling::on : Profiling::off);
 }
 
+// A flag for each field of the run's options, "--eval-every" for eval_every.
+class FlagAdder {
+ public:
+  FlagAdder(CLI::App& command, json& flags) : command_(command), flags_(flags) {}
+
+  template <class T>
+  void operator()(const char* name, const T& value, const char* text, const Range& range = {}) {
+    using Value = std::conditional_t<std::is_integral_v<T>, int64_t, T>;
+    std::string flag = std::string("--") + name, help = text;
+    std::replace(flag.begin(), flag.end(), '_', '-');
+    help[0] = static_cast<char>(std::toupper(help[0]));
+    if (range.zero != nullptr) help += std::string(value == T() ? "; default: " : "; 0: ") + range.zero;
+    CLI::Option* added = command_.add_option_function<Value>(
+        flag, [&flags = flags_, name](const Value& given) { flags[name] = given; }, help);
+    // 0 and -1 mean that something else decides; the help says what.
+    const json shown = field_value(value);
+    if (shown.is_string() || (shown != 0 && shown != -1.0)) {
+      added->default_str(shown.is_string() ? shown.get<std::string>() : shown.dump());
+    }
+  }
+
+ private:
+  CLI::App& command_;
+  json& flags_;  // lives as long as the command
+};
+
 }  // namespace
 
 void add_train(CLI::App& app) {
   CLI::App* train = app.add_subcommand("train", "Train a model on a task, or go on with a run");
   const auto arguments = std::make_shared<TrainArguments>();
-  const RunOptions defaults;
-  const json shown = to_json(defaults);
-  const auto option = [&]<class Value>(const char* flag, const char* name, Value, const std::string& help) {
-    CLI::Option* added = train->add_option_function<Value>(
-        flag, [arguments, name](const Value& value) { arguments->flags[name] = value; }, help);
-    // 0 and -1 mean that something else decides; the help says what.
-    const json value = shown.value(name, json());
-    if (value.is_string())
-      added->default_str(value.get<std::string>());
-    else if (value.is_number() && value != 0 && value != -1.0)
-      added->default_str(value.dump());
-    return added;
-  };
-  option("--task", "task", std::string(), "One of " + joined(tasks::task_names()));
-  option("--model", "model", std::string(), "One of " + joined(models::pattern_names()) + ", or a preset's full name");
-  option("--scale", "scale", std::string(), "Sizes of task and model: " + joined(tasks::scale_names()));
+  FlagAdder flags(*train, arguments->flags);
+  RunOptions defaults;
+  list_fields(flags, defaults);
+  train->get_option("--task")->description("One of " + joined(tasks::task_names()));
+  train->get_option("--model")->description("One of " + joined(models::pattern_names()) + ", or a preset's full name");
+  train->get_option("--scale")->description("Sizes of task and model: " + joined(tasks::scale_names()));
   train->add_option("--out", arguments->out, "Directory of the run; default: runs/<task>-<model>")->type_name("DIR");
   train->add_option("--resume", arguments->resume, "Go on with this run")->type_name("DIR");
   train->add_option("--config", arguments->config, "Options by name in a JSON file; flags override it")
       ->type_name("FILE");
-  option("--steps", "steps", int64_t(), "Training steps; default: those of the scale");
-  option("--tokens-per-step", "tokens_per_step", int64_t(), "Tokens of a step; default: those of the scale");
   train
       ->add_option_function<std::vector<int64_t>>(
           "--lengths", [arguments](const std::vector<int64_t>& value) { arguments->flags["lengths"] = value; },
@@ -105,27 +122,17 @@ void add_train(CLI::App& app) {
           "A list of phases in a JSON file, each with steps and, where it differs from the run, lengths, centroids, "
           "learning_rate, min_learning_rate, warmup, tokens_per_step")
       ->type_name("FILE");
-  option("--init-from", "init_from", std::string(), "Start from the weights of this model or run")->type_name("DIR");
-  option("--learning-rate", "learning_rate", double(), "Peak rate; default: the model's");
-  option("--min-learning-rate", "min_learning_rate", double(), "Where the cosine ends; default: the model's");
-  option("--warmup", "warmup", int64_t(), "Steps of linear warm-up");
-  option("--weight-decay", "weight_decay", double(), "Of matrices; norms, betas, gates and biases have none");
-  option("--beta1", "beta1", double(), "AdamW's decay of the mean");
-  option("--beta2", "beta2", double(), "AdamW's decay of the squares");
-  option("--clip", "clip", double(), "Largest norm of the gradient; 0: no limit");
-  option("--accumulate", "accumulate", int64_t(), "Parts a step's rows are computed in");
-  option("--seed", "seed", int64_t(), "Of weights, data and noise; default: 0");
-  option("--eval-every", "eval_every", int64_t(), "Steps between evaluations; 0: only at the end");
-  option("--eval-rows", "eval_rows", int64_t(), "Test rows of an evaluation");
+  train
+      ->add_option_function<std::string>(
+          "--init-from", [arguments](const std::string& path) { arguments->flags["init_from"] = path; },
+          "Start from the weights of this model or run")
+      ->type_name("DIR");
   train
       ->add_option_function<std::vector<double>>(
           "--eval-keep", [arguments](const std::vector<double>& value) { arguments->flags["eval_keep"] = value; },
           "Also evaluate with dictionaries that keep these shares of the longest length; default: none")
       ->delimiter(',')
       ->check(share());
-  option("--target", "target", double(), "Stop when the test metric is this good; default: never");
-  option("--checkpoint-every", "checkpoint_every", int64_t(), "Steps between checkpoints");
-  option("--keep", "keep", int64_t(), "Checkpoints to keep");
   const auto object = [&](const char* flag, const char* name, const char* help) {
     train
         ->add_option_function<std::string>(

@@ -52,7 +52,7 @@ std::vector<int64_t> generate(LanguageModel& model, ModelState& state, const std
     tokens.push_back(next);
     if (each && !each(next)) break;
     if (static_cast<int64_t>(tokens.size()) == options.tokens) break;
-    hidden = model.hidden(torch::tensor({next}, at::kLong).unsqueeze(0), state);
+    hidden = model.step(torch::tensor({next}, at::kLong).unsqueeze(0), state);
   }
   return tokens;
 }

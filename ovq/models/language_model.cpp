@@ -109,14 +109,26 @@ Tensor LanguageModel::hidden(const Tensor& tokens, const OptionalTensor& cu_seql
 }
 
 Tensor LanguageModel::hidden(const Tensor& tokens, ModelState& state) {
+  check_state(tokens, state);
+  return run(tokens,
+             [&](size_t layer, nn::Mixer& mixer, const Tensor& x) { return mixer.forward(x, state.layers[layer]); });
+}
+
+Tensor LanguageModel::step(const Tensor& tokens, ModelState& state) {
+  const torch::NoGradGuard no_grad;
+  check_state(tokens, state);
+  return run(tokens,
+             [&](size_t layer, nn::Mixer& mixer, const Tensor& x) { return mixer.step(x, state.layers[layer]); });
+}
+
+// Before any layer moves on.
+void LanguageModel::check_state(const Tensor& tokens, ModelState& state) const {
   if (state.layers.empty()) state.layers.resize(blocks_.size());
   check(state.layers.size() == blocks_.size(), "model", "state has ", state.layers.size(), " layers; must have ",
         blocks_.size());
-  for (size_t layer = 0; layer < blocks_.size() && tokens.dim() == 2; ++layer) {  // before any of them moves on
+  for (size_t layer = 0; layer < blocks_.size() && tokens.dim() == 2; ++layer) {
     blocks_[layer]->mixer->check_state(state.layers[layer], tokens.size(0));
   }
-  return run(tokens,
-             [&](size_t layer, nn::Mixer& mixer, const Tensor& x) { return mixer.forward(x, state.layers[layer]); });
 }
 
 void LanguageModel::begin_step(int64_t step, uint64_t seed) {

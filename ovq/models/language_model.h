@@ -53,6 +53,9 @@ class LanguageModel : public torch::nn::Module {
   }
   Tensor forward(const Tensor& tokens, ModelState& state) { return logits(hidden(tokens, state)); }
 
+  // Decode, mostly one token: hidden states of `tokens` [B, T], for `logits`; `state` moves on in place. No autograd.
+  Tensor step(const Tensor& tokens, ModelState& state);
+
   // Before and after each training step, see nn::Mixer: all noise is a function of (seed, step, layer, input).
   void begin_step(int64_t step, uint64_t seed);
   void end_step();
@@ -75,6 +78,7 @@ class LanguageModel : public torch::nn::Module {
   nn::Projection head{nullptr};
 
  private:
+  void check_state(const Tensor& tokens, ModelState& state) const;
   void initialize();
   void start_by_copying();
   template <class Mix>

@@ -114,6 +114,11 @@ class MixerHandle : public torch::CustomClassHolder {
     check(state.layers.size() == 1, "mixer", "state has ", state.layers.size(), " layers; must have 1");
     return module_->forward(x, state.layers.front());
   }
+  Tensor step(const Tensor& x, ModelState& state) const {
+    if (state.layers.empty()) state.layers.resize(1);
+    check(state.layers.size() == 1, "mixer", "state has ", state.layers.size(), " layers; must have 1");
+    return module_->step(x, state.layers.front());
+  }
   void set_centroids(int64_t centroids) const {
     auto* ovq = dynamic_cast<nn::OvqAttention*>(module_.get());
     check(ovq != nullptr, "mixer", "set_centroids is for ovq mixers; this one has no centroids");
@@ -140,6 +145,7 @@ class ModelHandle : public torch::CustomClassHolder {
     return module_->forward(tokens, cu_seqlens);
   }
   Tensor forward(const Tensor& tokens, ModelState& state) const { return module_->forward(tokens, state); }
+  Tensor step(const Tensor& tokens, ModelState& state) const { return module_->logits(module_->step(tokens, state)); }
   void set_centroids(int64_t centroids) const { module_->set_centroids(centroids); }
 
  private:
@@ -147,13 +153,15 @@ class ModelHandle : public torch::CustomClassHolder {
   PartNames names_{*module_};
 };
 
+enum class Pass { forward, step };
+
 template <class Handle>
-Tensor run(const Handle& handle, const Tensor& x, ModelState& state) {
+Tensor run(const Handle& handle, const Tensor& x, ModelState& state, Pass pass) {
   std::vector<std::vector<std::string>> before;
   if (state.position() > 0) {
     for (const nn::MixerState& layer : state.layers) before.push_back(names_of(layer));
   }
-  Tensor y = handle.forward(x, state);
+  Tensor y = pass == Pass::step ? handle.step(x, state) : handle.forward(x, state);
   for (size_t i = 0; i < before.size(); ++i) check_kept_names(state.layers[i], before[i]);
   return y;
 }
@@ -161,11 +169,11 @@ Tensor run(const Handle& handle, const Tensor& x, ModelState& state) {
 // One state for the batch, or one per packed sequence; outputs side by side along time.
 template <class Handle>
 Tensor run_all(const Handle& handle, const Tensor& x, const std::vector<StatesPtr>& states,
-               const OptionalTensor& cu_seqlens) {
+               const OptionalTensor& cu_seqlens, Pass pass) {
   constexpr const char* kOp = Handle::kOp;
   if (!cu_seqlens) {
     check(states.size() == 1, kOp, "states has ", states.size(), "; must be 1 for the batch");
-    return run(handle, x, states.front()->state);
+    return run(handle, x, states.front()->state, pass);
   }
   check(x.dim() >= 2, kOp, "x has ", x.dim(), " dimensions; must have batch and time");
   const auto sequences = kernels::check_sequences(kOp, x.size(0), x.size(1), ops::offsets_of(kOp, cu_seqlens));
@@ -174,7 +182,7 @@ Tensor run_all(const Handle& handle, const Tensor& x, const std::vector<StatesPt
   std::vector<Tensor> parts;
   for (size_t i = 0; i < sequences.size(); ++i) {
     for (size_t j = 0; j < i; ++j) check(states[i] != states[j], kOp, "states[", i, "] is states[", j, "]");
-    parts.push_back(run(handle, x.narrow(1, sequences[i].first, sequences[i].length), states[i]->state));
+    parts.push_back(run(handle, x.narrow(1, sequences[i].first, sequences[i].length), states[i]->state, pass));
   }
   return parts.empty() ? handle.forward(x, cu_seqlens) : at::cat(parts, 1);
 }
@@ -190,7 +198,7 @@ std::tuple<Tensor, std::vector<StatesPtr>> forward_with_states(const Handle& han
     const int64_t count = cu_seqlens ? std::max<int64_t>(0, cu_seqlens->numel() - 1) : 1;
     for (int64_t i = 0; i < count; ++i) after.push_back(c10::make_intrusive<LayerStates>());
   }
-  const Tensor y = run_all(handle, x, after, cu_seqlens);
+  const Tensor y = run_all(handle, x, after, cu_seqlens, Pass::forward);
   return {y, after};
 }
 
@@ -256,7 +264,7 @@ void define_module(torch::class_<Handle>& definition) {
               const ReplacedPtr& parts) {
              const torch::NoGradGuard no_grad;
              const ReplacedScope scope(self->names(), parts);
-             return with_value_errors([&] { return run_all(*self, x, states, cu); });
+             return with_value_errors([&] { return run_all(*self, x, states, cu, Pass::step); });
            },
            "", {torch::arg("x"), torch::arg("states"), cu_seqlens, replaced});
 }

@@ -2,13 +2,13 @@
 
 #include <gtest/gtest.h>
 
-#include "tests/nn/tensor_checks.h"
+#include "tests/ops/tensor_checks.h"
 #include "tests/train/runs.h"
 
 namespace ovq::train::test {
 namespace {
 
-using nn::test::message_of;
+using ops::test::message_of;
 
 struct SweptRun {
   explicit SweptRun(const std::string& task = "recall", const std::string& pattern = "sw-ovq")

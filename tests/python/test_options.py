@@ -1,0 +1,96 @@
+"""An option is written down once, in C++, and is everywhere: one of them from end to end."""
+
+import inspect
+import json
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+import torch
+
+import ovq
+from common import make_inputs
+
+NAME, TEXT = "normalize", "rescale the key centroids to unit norm after each write"
+ROOT = Path(__file__).resolve().parents[2]
+PROGRAM = Path(ovq.__file__).parents[2] / "ovq"  # beside the package in a build tree
+
+
+def run_program(*arguments):
+    if not PROGRAM.is_file():
+        pytest.skip("there is no program beside this package")
+    return subprocess.run([PROGRAM, *arguments], check=True, capture_output=True, text=True).stdout
+
+
+def test_it_is_spelled_once():
+    spelled = []
+    for folder in ("ovq", "cli", "bench", "python"):
+        for path in sorted((ROOT / folder).rglob("*")):
+            if path.suffix in (".h", ".cpp", ".py"):
+                spelled += [path.name] * len(re.findall(rf"""["']{NAME}["']""", path.read_text()))
+    assert spelled == ["ovq_options.h"]
+
+
+def test_config_json(tmp_path):
+    options = {"mixers": {"ovq": {NAME: True}}}
+    assert ovq.Mixer("ovq", 8, heads=1, **options["mixers"]["ovq"]).config[NAME] is True
+    assert ovq.Mixer("ovq", 8, heads=1).config[NAME] is False
+    with pytest.raises(ValueError, match=f"{NAME} is 3; must be true or false"):
+        ovq.Mixer("ovq", 8, heads=1, **{NAME: 3})
+    model = ovq.LanguageModel.preset("tiny/sw-ovq")
+    config = model.config
+    config["mixers"]["ovq"][NAME] = True
+    ovq.LanguageModel(config).save(tmp_path / "model")
+    assert json.loads((tmp_path / "model" / "config.json").read_text())["mixers"]["ovq"][NAME] is True
+    assert f", {NAME}" in run_program("inspect", str(tmp_path / "model"))
+
+
+def test_help_of_the_program():
+    line = next(line for line in run_program("inspect", "--options", "ovq").splitlines() if line.startswith(NAME))
+    assert re.fullmatch(rf"{NAME} +false +true, false +{TEXT}", line.rstrip())
+    fields = json.loads(run_program("inspect", "--options", "ovq", "--json"))
+    assert {"name": NAME, "type": "bool", "default": False, "text": TEXT} in fields
+
+
+@pytest.mark.parametrize("what", [ovq.ovq_attention, ovq.OVQAttention])
+def test_keyword_and_docstring(what):
+    parameter = inspect.signature(what).parameters[NAME]
+    assert parameter.kind is inspect.Parameter.KEYWORD_ONLY
+    assert f"{NAME} (False): {TEXT}." in what.__doc__
+
+
+def test_schema():
+    arguments = {a.name: a for a in torch.ops.ovq.ovq_attention.default._schema.arguments}
+    assert arguments[NAME].default_value is False
+
+
+def test_state_file(tmp_path):
+    for value in (True, False):
+        _, state = ovq.ovq_attention(*make_inputs(time=20), chunk=8, return_state=True, **{NAME: value})
+        state.save(tmp_path / "state.ovq")
+        assert ovq.State.load(tmp_path / "state.ovq").options[NAME] is value
+
+
+def test_unknown_ones_are_refused():
+    with pytest.raises(TypeError, match="unexpected keyword argument 'normalise'"):
+        ovq.ovq_attention(*make_inputs(time=4), normalise=True)
+    with pytest.raises(TypeError, match="unexpected keyword argument 'normalise'"):
+        ovq.OVQAttention(8, 1, normalise=True)
+
+
+def test_backends():
+    inputs = make_inputs(time=20)
+    fused = ovq.ovq_attention(*inputs, chunk=8, backend="fused")
+    composed, state = ovq.ovq_attention(*inputs, chunk=8, backend="composed", return_state=True)
+    assert not state.fused
+    torch.testing.assert_close(fused, composed, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(
+        ovq.attention(*inputs, backend="fused"), ovq.attention(*inputs, backend="composed"), rtol=1e-5, atol=1e-5
+    )
+    with pytest.raises(ValueError, match="backend is 'fast'; must be auto, fused or composed"):
+        ovq.attention(*inputs, backend="fast")
+    with pytest.raises(ValueError, match="backend is 'fused'; q is Double on cpu"):
+        ovq.ovq_attention(*make_inputs(time=4, dtype=torch.float64), backend="fused")
+    with pytest.raises(ValueError, match="made by the plain path"):
+        ovq.ovq_attention(*inputs, state=state)
