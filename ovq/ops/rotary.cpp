@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "ovq/base/error.h"
+#include "ovq/kernels/simd/rotate.h"
 #include "ovq/ops/cpu_loops.h"
 #include "ovq/ops/inputs.h"
 #include "ovq/ops/packed.h"
@@ -29,21 +30,14 @@ Tensor positions_of(const Tensor& x, const RotaryOptions& options) {
 
 template <class T>
 void rotate_rows(const Tensor& x, const Tensor& table, T direction, const Tensor& y) {
-  const int64_t batch = x.size(0), time = x.size(1), heads = x.size(2), half = x.size(3) / 2;
-  const T* angles = table.data_ptr<T>();
-  parallel_blocks(batch * time, 32, heads * 2 * half, [&](int64_t begin, int64_t end) {
+  const int64_t batch = x.size(0), time = x.size(1), heads = x.size(2), dim = x.size(3);
+  parallel_blocks(batch * time, 32, heads * dim, [&](int64_t begin, int64_t end) {
     for (int64_t row = begin; row < end; ++row) {
       const int64_t b = row / time, t = row % time;
-      const T* cosine = angles + t * 2 * half;
-      const T* sine = cosine + half;
       for (int64_t h = 0; h < heads; ++h) {
         const T* from = x.data_ptr<T>() + b * x.stride(0) + t * x.stride(1) + h * x.stride(2);
-        T* to = y.data_ptr<T>() + (row * heads + h) * 2 * half;
-        for (int64_t i = 0; i < half; ++i) {
-          const T s = direction * sine[i];
-          to[i] = from[i] * cosine[i] - from[half + i] * s;
-          to[half + i] = from[i] * s + from[half + i] * cosine[i];
-        }
+        kernels::detail::rotate(from, table.data_ptr<T>() + t * dim, dim, direction,
+                                y.data_ptr<T>() + (row * heads + h) * dim);
       }
     }
   });

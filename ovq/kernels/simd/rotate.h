@@ -6,11 +6,12 @@
 namespace ovq::kernels::detail {
 
 // to <- from turned by `angles`, dim / 2 cosines and then dim / 2 sines; direction -1 turns back.
-inline void rotate(const float* from, const float* angles, int64_t dim, float direction, float* to) {
+template <class T>
+inline void rotate(const T* from, const T* angles, int64_t dim, T direction, T* to) {
   const int64_t half = dim / 2;
   for (int64_t i = 0; i < half; ++i) {
-    const float cosine = angles[i], sine = direction * angles[half + i];
-    const float x = from[i], y = from[half + i];
+    const T cosine = angles[i], sine = direction * angles[half + i];
+    const T x = from[i], y = from[half + i];
     to[i] = x * cosine - y * sine;
     to[half + i] = x * sine + y * cosine;
   }
