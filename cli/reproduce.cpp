@@ -1,0 +1,238 @@
+// ovq reproduce: the runs behind experiments/*.json, or one finished run again from its result.
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <csignal>
+#include <cstdlib>
+#include <memory>
+
+#include "bench/machine.h"
+#include "cli/commands.h"
+#include "cli/validators.h"
+#include "ovq/base/closest.h"
+#include "ovq/base/format.h"
+#include "ovq/experiments/reproduce.h"
+#include "ovq/experiments/result_tables.h"
+
+namespace ovq::cli {
+namespace {
+
+namespace fs = std::filesystem;
+using experiments::PlannedRun;
+using nlohmann::json;
+
+constexpr const char* kSets = "experiments";
+constexpr double kSecondsBetweenReports = 60;
+
+volatile std::sig_atomic_t stop_asked = 0;
+
+struct ReproduceArguments {
+  std::string set, out, runs, from;
+  experiments::Selection selection;
+  int jobs = 0;
+  bool dry_run = false, keep_runs = false, table = false;
+};
+
+std::vector<fs::path> all_sets() {
+  std::vector<fs::path> files;
+  std::error_code none;
+  for (const auto& entry : fs::directory_iterator(kSets, none)) {
+    if (entry.path().extension() == ".json") files.push_back(entry.path());
+  }
+  std::sort(files.begin(), files.end());
+  return files;
+}
+
+std::vector<fs::path> set_files(const std::string& set) {
+  if (set.ends_with(".json")) return {set};
+  const std::vector<fs::path> files = all_sets();
+  if (files.empty()) throw UsageError(fmt::format("there is no {}/*.json here; name a file", kSets));
+  if (set.empty()) return files;
+  std::vector<std::string> names;
+  for (const fs::path& file : files) {
+    names.push_back(file.stem());
+    if (names.back() == set) return {file};
+  }
+  throw UsageError(unknown_name("set of experiments", set, names));
+}
+
+// Names and claims that no set has are errors, not nothing to do.
+void check_selection(const std::vector<experiments::ExperimentSet>& sets, const experiments::Selection& selection) {
+  std::vector<std::string> names, claims;
+  const auto add = [](std::vector<std::string>& all, const std::string& one) {
+    if (std::find(all.begin(), all.end(), one) == all.end()) all.push_back(one);
+  };
+  for (const auto& set : sets) {
+    for (const std::string& name : selectable_names(set)) add(names, name);
+    for (const auto& experiment : set.experiments) {
+      for (const int64_t claim : experiment.claims) add(claims, std::to_string(claim));
+    }
+  }
+  const auto check = [](const char* kind, const std::string& name, const std::vector<std::string>& known) {
+    if (std::find(known.begin(), known.end(), name) == known.end()) throw UsageError(unknown_name(kind, name, known));
+  };
+  for (const std::string& name : selection.names) check("experiment", name, names);
+  for (const int64_t claim : selection.claims) check("claim", std::to_string(claim), claims);
+}
+
+std::vector<PlannedRun> make_plan(const ReproduceArguments& arguments) {
+  std::vector<experiments::ExperimentSet> sets;
+  for (const fs::path& file : set_files(arguments.set)) sets.push_back(experiments::read_experiment_set(file));
+  if (sets.size() > 1 && !(arguments.out.empty() && arguments.runs.empty()))
+    throw UsageError("--out and --runs are for one set of experiments; name it");
+  check_selection(sets, arguments.selection);
+  std::vector<PlannedRun> plan;
+  for (const auto& set : sets) {
+    const auto place = [&](const std::string& given, const char* usual) {
+      return given.empty() ? fs::path(usual) / set.name : fs::path(given);
+    };
+    const experiments::Places places{.results = place(arguments.out, "results"), .runs = place(arguments.runs, "runs")};
+    for (PlannedRun& run : plan_runs(set, arguments.selection, places)) plan.push_back(std::move(run));
+  }
+  if (plan.empty()) throw UsageError("--claims and --only together leave no experiment");
+  return plan;
+}
+
+experiments::Workshop workshop(const ReproduceArguments& arguments, const bench::Machine& machine) {
+  json described{{"cpu", machine.cpu},           {"cores", machine.cores}, {"isa", machine.isa},
+                 {"compiler", machine.compiler}, {"blas", machine.blas},   {"threads", 1}};
+  // The user's choice of OpenBLAS's kernels, which decides the last bits.
+  if (const char* kernels = std::getenv("OPENBLAS_CORETYPE")) described["openblas_coretype"] = kernels;
+  return {.program = fs::read_symlink("/proc/self/exe"),
+          .commit = machine.commit,
+          .machine = described,
+          .keep_runs = arguments.keep_runs};
+}
+
+// One line that moves on a terminal, a line a minute elsewhere; what happened stands above it.
+class ReproduceLine {
+ public:
+  void show(const experiments::ReproduceProgress& progress) {
+    const auto now = std::chrono::steady_clock::now();
+    if (!terminal_ && shown_ && std::chrono::duration<double>(now - *shown_).count() < kSecondsBetweenReports) return;
+    shown_ = now;
+    std::string line = fmt::format("{} of {} done", progress.done, progress.runs);
+    if (progress.failed > 0) line += fmt::format(", {} failed", progress.failed);
+    for (const auto& running : progress.running) {
+      const auto& at = running.position;
+      line += at.training ? fmt::format(" | {} step {}/{}", running.label, at.step, at.steps)
+                          : fmt::format(" | {} evaluation {}", running.label, at.evaluations + 1);
+    }
+    line += fmt::format(" | {} left", duration_text(progress.seconds_left));
+    fmt::print("{}{}{}", terminal_ ? "\r\x1b[K" : "", line, terminal_ ? "" : "\n");
+    std::fflush(stdout);
+  }
+  void message(const std::string& text) {
+    fmt::print("{}{}\n", terminal_ ? "\r\x1b[K" : "", text);
+    std::fflush(stdout);
+  }
+
+ private:
+  bool terminal_ = isatty(STDOUT_FILENO) != 0;
+  std::optional<std::chrono::steady_clock::time_point> shown_;
+};
+
+std::string result_text(const PlannedRun& run, const experiments::ExperimentResult& result) {
+  const json& last = result.evaluations.back();
+  return fmt::format("{}: {} {:.4f} at length {} ({} of training, {} of evaluation)", run.label, result.metric,
+                     last.at(result.metric).get<double>(), last.at("length").get<int64_t>(),
+                     duration_text(result.training.seconds), duration_text(result.evaluation_seconds));
+}
+
+void run_all(experiments::Reproduction& reproduction, int jobs) {
+  std::signal(SIGINT, [](int) { stop_asked = 1; });
+  std::signal(SIGTERM, [](int) { stop_asked = 1; });
+  ReproduceLine line;
+  const auto outcome = reproduction.run(
+      jobs, {.on_progress = [&](const auto& progress) { line.show(progress); },
+             .on_result = [&](const auto& run, const auto& result) { line.message(result_text(run, result)); },
+             .on_failure = [&](const auto& run, const auto& reason) { line.message(run.label + " failed: " + reason); },
+             .stop = [] { return stop_asked != 0; }});
+  if (outcome == experiments::ReproduceOutcome::stopped)
+    throw std::runtime_error("stopped; what was done is saved, the same command goes on");
+  if (outcome == experiments::ReproduceOutcome::some_failed)
+    throw std::runtime_error("not all runs could be made; the same command tries those again");
+}
+
+void run_again(const ReproduceArguments& arguments, const bench::Machine& machine) {
+  const experiments::ExperimentResult before = experiments::read_result(arguments.from);
+  const PlannedRun planned = planned_again(before, arguments.runs.empty() ? "runs/again" : arguments.runs);
+  const experiments::Workshop here = workshop(arguments, machine);
+  for (const char* name : {"cpu", "isa", "blas", "openblas_coretype", "threads"}) {
+    if (before.machine.value(name, json()) != here.machine.value(name, json()))
+      print_warning(fmt::format("{} was {}, is {}: the last digits may differ", name,
+                                before.machine.value(name, json()).dump(), here.machine.value(name, json()).dump()));
+  }
+  experiments::Reproduction reproduction({planned}, here);
+  run_all(reproduction, 1);
+  const std::vector<std::string> lines = differences(before, experiments::read_result(planned.result));
+  fs::remove(planned.result);
+  for (const std::string& line : lines) fmt::print("{}\n", line);
+  if (!lines.empty()) throw std::runtime_error(planned.label + " gave other numbers");
+  fmt::print("{}: {} evaluations, every number equal\n", planned.label, before.evaluations.size());
+}
+
+std::string table_of(const std::vector<PlannedRun>& plan) {
+  std::vector<experiments::ExperimentResult> results;
+  for (const PlannedRun& run : plan) {
+    if (run.tuning) continue;
+    if (auto result = run.finished()) results.push_back(std::move(*result));
+  }
+  return to_markdown(results);
+}
+
+void reproduce(ReproduceArguments arguments) {
+  const bench::Machine machine = bench::describe_machine();
+  if (arguments.jobs == 0) arguments.jobs = machine.cores;
+  if (!arguments.from.empty()) return run_again(arguments, machine);
+  const std::vector<PlannedRun> plan = make_plan(arguments);
+  if (arguments.table) {
+    fmt::print("{}", table_of(plan));
+    return;
+  }
+  experiments::Reproduction reproduction(plan, workshop(arguments, machine));
+  if (arguments.dry_run) fmt::print("{}\n", reproduction.plan_table());
+  fmt::print("{} runs, {} of them done; the others take about {}, {} at a time\n", reproduction.runs(),
+             reproduction.done(), duration_text(reproduction.seconds_left(arguments.jobs)), arguments.jobs);
+  std::fflush(stdout);
+  if (arguments.dry_run) return;
+  run_all(reproduction, arguments.jobs);
+  fmt::print("\n{}", table_of(plan));
+}
+
+}  // namespace
+
+void add_reproduce(CLI::App& app) {
+  CLI::App* command = app.add_subcommand("reproduce", "Make the runs of experiments, and tables of what they found");
+  const auto arguments = std::make_shared<ReproduceArguments>();
+  command->add_option("set", arguments->set,
+                      "A set of experiments: a file, or its name in experiments/; default: all that are there");
+  command->add_option("--claims", arguments->selection.claims, "Only experiments for these claims of the paper")
+      ->delimiter(',')
+      ->check(at_least(1));
+  command->add_option("--only", arguments->selection.names, "Only these groups or experiments")->delimiter(',');
+  command->add_option("--seeds", arguments->selection.seeds, "Only the first so many seeds; default: all")
+      ->check(at_least(1));
+  command->add_option("--out", arguments->out, "Directory of the results; default: results/<set>")->type_name("DIR");
+  command->add_option("--runs", arguments->runs, "Directory of the runs; default: runs/<set>")->type_name("DIR");
+  command->add_option("--jobs", arguments->jobs, "Runs at a time, one thread each; default: all cores")
+      ->check(at_least(1));
+  command->add_flag("--keep-runs", arguments->keep_runs, "Keep the directory of a run when its result is written");
+  CLI::Option* dry_run = command->add_flag("--dry-run", arguments->dry_run, "Only say what there is to do");
+  CLI::Option* table = command->add_flag("--table", arguments->table, "Only print the results there are, as Markdown")
+                           ->excludes(dry_run);
+  command->add_option("--from", arguments->from, "Instead: make the run of this result again and compare all numbers")
+      ->type_name("FILE")
+      ->excludes(dry_run, table);
+  command->callback([arguments] {
+    try {
+      reproduce(*arguments);
+    } catch (const std::invalid_argument& error) {
+      throw UsageError(error.what());
+    }
+  });
+}
+
+}  // namespace ovq::cli

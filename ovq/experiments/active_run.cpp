@@ -1,0 +1,174 @@
+#include "ovq/experiments/active_run.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <fstream>
+#include <stdexcept>
+
+#include "ovq/base/files/durable.h"
+#include "ovq/train/prepare.h"
+#include "ovq/train/results.h"
+
+namespace ovq::experiments {
+namespace {
+
+// The end of a text file, whole lines.
+std::vector<std::string> last_lines(const std::filesystem::path& file) {
+  constexpr std::streamoff kBytes = 4096;
+  std::ifstream in(file, std::ios::ate);
+  if (!in) return {};
+  const std::streamoff size = in.tellg();
+  in.seekg(std::max<std::streamoff>(0, size - kBytes));
+  std::vector<std::string> lines;
+  for (std::string line; std::getline(in, line);) {
+    if (!line.empty() && !in.eof()) lines.push_back(line);
+  }
+  return lines;
+}
+
+int64_t last_step(const std::filesystem::path& metrics) {
+  int64_t step = 0;
+  for (const std::string& line : last_lines(metrics)) {
+    const json object = json::parse(line, nullptr, /*allow_exceptions=*/false);
+    if (object.is_object()) step = std::max(step, object.value("step", int64_t{0}));
+  }
+  return step;
+}
+
+// What the program said last, after which it ended.
+std::string reason(const std::filesystem::path& log, int status) {
+  const std::vector<std::string> lines = last_lines(log);
+  for (auto line = lines.rbegin(); line != lines.rend(); ++line) {
+    if (line->starts_with("ovq: ")) return line->substr(5);
+  }
+  return fmt::format("ended with status {}; see {}", status, log.string());
+}
+
+std::vector<std::string> evaluation_command(const EvaluationRequest& request) {
+  std::vector<std::string> command{"--json", "--threads", "1", "--rows", std::to_string(request.rows)};
+  const auto add = [&](const char* flag, const auto& list) {
+    if (list.empty()) return;
+    command.insert(command.end(), {flag, fmt::format("{}", fmt::join(list, ","))});
+  };
+  add("--lengths", request.lengths);
+  add("--keep", request.keep);
+  add("--centroids", request.centroids);
+  return command;
+}
+
+}  // namespace
+
+ActiveRun::ActiveRun(PlannedRun planned, Workshop workshop, json search)
+    : planned_(std::move(planned)),
+      workshop_(std::move(workshop)),
+      search_(std::move(search)),
+      options_(planned_.options()) {
+  begin();
+  train();
+}
+
+void ActiveRun::begin() {
+  const std::filesystem::path& directory = planned_.directory;
+  if (std::filesystem::exists(directory / "run.json")) {
+    const std::string differing = differing_options(train::Run::open(directory).options(), options_);
+    if (!differing.empty())
+      throw std::runtime_error(directory.string() + " holds a run with other options: " + differing);
+    return;
+  }
+  train::PreparedRun prepared = train::prepare_run(to_json(options_), {});
+  std::filesystem::create_directories(directory);
+  const json mark = {{"commit", workshop_.commit}, {"machine", workshop_.machine}};
+  files::write_file_durably(marker(), mark.dump(2) + "\n");
+  train::Run::create(directory, prepared.options, prepared.task);
+}
+
+void ActiveRun::train() {
+  started_ = std::chrono::steady_clock::now();
+  const std::vector<std::string> command{workshop_.program, "train", "--resume", planned_.directory, "--threads", "1"};
+  process_ = std::make_unique<ChildProcess>(command, log(), log());
+}
+
+std::filesystem::path ActiveRun::output(size_t index) const {
+  return planned_.directory / fmt::format("evaluation-{}.json", index);
+}
+
+void ActiveRun::evaluate(size_t index) {
+  started_ = std::chrono::steady_clock::now();
+  evaluation_ = index;
+  std::vector<std::string> command{workshop_.program, "eval", planned_.directory};
+  const std::vector<std::string> asked = evaluation_command(planned_.experiment.evaluations[index]);
+  command.insert(command.end(), asked.begin(), asked.end());
+  process_ = std::make_unique<ChildProcess>(command, output(index), log());
+}
+
+// What two requests both ask for counts once.
+void ActiveRun::read_evaluations(size_t index) {
+  std::ifstream in(output(index));
+  for (json evaluation : json::parse(in)) {
+    if (!planned_.experiment.evaluations[index].groups) evaluation.erase("groups");
+    const bool known = std::any_of(evaluations_.begin(), evaluations_.end(),
+                                   [&](const json& other) { return train::same_question(other, evaluation); });
+    if (!known) evaluations_.push_back(std::move(evaluation));
+  }
+}
+
+bool ActiveRun::advance() {
+  const std::optional<int> status = process_->poll();
+  if (!status) return false;
+  if (*status != 0) throw std::runtime_error(reason(log(), *status));
+  if (training_) {
+    const int64_t steps = position().step;
+    if (steps != options_.steps)
+      throw std::runtime_error(fmt::format("stopped after step {} of {}", steps, options_.steps));
+    training_ = false;
+    evaluate(0);
+    return false;
+  }
+  evaluation_seconds_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - started_).count();
+  read_evaluations(evaluation_);
+  if (evaluation_ + 1 < planned_.experiment.evaluations.size()) {
+    evaluate(evaluation_ + 1);
+    return false;
+  }
+  finish();
+  return true;
+}
+
+void ActiveRun::finish() {
+  const train::Run run = train::Run::open(planned_.directory);
+  ExperimentResult result{.group = planned_.experiment.group,
+                          .name = planned_.experiment.name,
+                          .shows = planned_.experiment.shows,
+                          .claims = planned_.experiment.claims,
+                          .options = options_,
+                          .requests = planned_.experiment.evaluations,
+                          .search = search_,
+                          .evaluated_by = workshop_.commit,
+                          .machine = workshop_.machine,
+                          .training = train::training_cost(run.metrics()),
+                          .evaluation_seconds = evaluation_seconds_,
+                          .metric = tasks::metric_name(run.description().metric),
+                          .evaluations = evaluations_};
+  if (made_here()) {
+    std::ifstream in(marker());
+    const json mark = json::parse(in);
+    result.commit = mark.at("commit");
+    result.machine = mark.at("machine");
+  }
+  std::filesystem::create_directories(planned_.result.parent_path());
+  files::write_file_durably(planned_.result, to_json(result).dump(1) + "\n");
+  if (workshop_.keep_runs || !made_here()) return;
+  files::remove_durably(planned_.directory);
+  std::filesystem::remove(log());
+}
+
+ActiveRun::Position ActiveRun::position() const {
+  return {.step = training_ ? last_step(planned_.directory / "metrics.jsonl") : options_.steps,
+          .steps = options_.steps,
+          .evaluations = evaluation_,
+          .training = training_};
+}
+
+}  // namespace ovq::experiments

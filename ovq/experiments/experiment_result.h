@@ -1,0 +1,46 @@
+// The outcome of one finished run of an experiment, a small file of its own: results/<set>/<group>/<name>-<seed>.json.
+// It says all that is needed to make the run again, and where and how it was made.
+#pragma once
+
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "ovq/experiments/experiment_set.h"
+#include "ovq/train/comparison.h"
+
+namespace ovq::experiments {
+
+struct ExperimentResult {
+  std::string group, name, shows;
+  std::vector<int64_t> claims;
+  train::RunOptions options;                // the seed among them
+  std::vector<EvaluationRequest> requests;  // what was to be evaluated
+  json search;                              // what the search for the learning rate found; null: there was none
+  std::string commit;                       // of the program that trained; empty: the run was found, not made
+  std::string evaluated_by;                 // commit of the program that evaluated
+  json machine;
+  train::TrainingCost training;
+  double evaluation_seconds = 0;
+  std::string metric;             // "accuracy" or "loss": what counts in `evaluations`
+  std::vector<json> evaluations;  // as `ovq eval --json` prints them
+
+  std::string id() const { return group + "/" + name; }
+};
+
+json to_json(const ExperimentResult& result);
+// What is wrong with the file is a DataError that names it.
+ExperimentResult read_result(const std::filesystem::path& file);
+
+// Whether it answers what the experiment asks with these options.
+bool answers(const ExperimentResult& result, const train::RunOptions& options,
+             const std::vector<EvaluationRequest>& requests);
+
+// Where two runs of the same experiment found something else, a line for each number; speeds are not compared.
+std::vector<std::string> differences(const ExperimentResult& before, const ExperimentResult& now);
+
+// The names of options in which two runs differ, for messages; empty: none.
+std::string differing_options(const train::RunOptions& a, const train::RunOptions& b);
+
+}  // namespace ovq::experiments

@@ -1,0 +1,203 @@
+#include "ovq/experiments/experiment_set.h"
+
+#include <algorithm>
+#include <fstream>
+#include <set>
+
+#include "ovq/base/error.h"
+#include "ovq/base/json_fields.h"
+#include "ovq/train/keep.h"
+
+namespace ovq::experiments {
+namespace {
+
+bool is_positive(double value) { return value > 0; }
+bool is_share(double value) { return value > 0 && value <= 1; }
+bool is_natural(double value) { return value >= 0; }
+
+// A list of numbers, if it is there.
+template <class T>
+void read_list(FieldReader& reader, const char* name, std::vector<T>& values, bool (*allowed)(double),
+               const char* expected) {
+  const json* list = reader.find(name);
+  if (list == nullptr) return;
+  const auto good = [&](const json& value) {
+    return (std::is_floating_point_v<T> ? value.is_number() : value.is_number_integer()) &&
+           allowed(value.get<double>());
+  };
+  if (!list->is_array() || list->empty() || !std::all_of(list->begin(), list->end(), good))
+    reader.fail(name, *list, std::string("a list of ") + expected);
+  values = list->get<std::vector<T>>();
+}
+
+const json* find_array(FieldReader& reader, const char* name, const char* expected) {
+  const json* list = reader.find(name);
+  if (list != nullptr && (!list->is_array() || list->empty())) reader.fail(name, *list, expected);
+  return list;
+}
+
+// Names are those of files and directories.
+std::string read_name(FieldReader& reader) {
+  constexpr const char* kLetters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789.-_";
+  std::string name;
+  reader("name", name, "");
+  if (name.empty() || name.front() == '.' || name.find_first_not_of(kLetters) != std::string::npos)
+    reader.fail("name", name, "a name of letters, digits, '.', '-' and '_'");
+  return name;
+}
+
+EvaluationRequest request_from_json(const json& object, const FieldPlace& place) {
+  FieldReader reader(object, place);
+  EvaluationRequest request;
+  read_list(reader, "lengths", request.lengths, is_positive, "integers of at least 1");
+  read_list(reader, "keep", request.keep, is_share, "numbers above 0 and at most 1");
+  read_list(reader, "centroids", request.centroids, is_positive, "integers of at least 1");
+  reader("rows", request.rows, "", at_least(1));
+  reader("groups", request.groups, "");
+  reader.finish();
+  if (!request.keep.empty() && !request.centroids.empty())
+    reader.fail("centroids", request.centroids, "left out where keep is given: it is another evaluation");
+  return request;
+}
+
+// What a group and its experiments both have.
+void read_common(FieldReader& reader, const std::string& op, const std::string& path, Experiment& experiment) {
+  reader("shows", experiment.shows, "");
+  read_list(reader, "claims", experiment.claims, is_positive, "numbers of claims");
+  read_list(reader, "seeds", experiment.seeds, is_natural, "integers of at least 0");
+  if (const json* options = reader.find("options")) {
+    if (!options->is_object()) reader.fail("options", *options, "an object");
+    experiment.options.merge_patch(*options);
+  }
+  if (const json* list = find_array(reader, "evaluations", "a list of evaluations"))
+    experiment.evaluations = requests_from_json(*list, op, path + ".evaluations");
+}
+
+RateSearch search_from_json(const json& object, const FieldPlace& place) {
+  FieldReader reader(object, place);
+  RateSearch search;
+  read_list(reader, "learning_rates", search.learning_rates, is_positive, "positive numbers");
+  read_list(reader, "seeds", search.seeds, is_natural, "integers of at least 0");
+  reader.finish();
+  if (search.learning_rates.empty()) reader.fail("learning_rates", json(), "a list of positive numbers");
+  if (search.seeds.empty()) reader.fail("seeds", json(), "a list of integers of at least 0");
+  return search;
+}
+
+// A model without dictionaries is tested once at every length.
+void drop_dictionary_sizes(std::vector<EvaluationRequest>& requests) {
+  std::vector<EvaluationRequest> distinct;
+  for (EvaluationRequest request : requests) {
+    request.keep.clear();
+    request.centroids.clear();
+    if (std::find(distinct.begin(), distinct.end(), request) == distinct.end()) distinct.push_back(request);
+  }
+  requests = distinct;
+}
+
+// All that can be known before a run begins.
+void check_experiment(Experiment& experiment) {
+  check(!experiment.seeds.empty(), "experiment", "seeds are missing; must be a list of integers of at least 0");
+  check(!experiment.evaluations.empty(), "experiment", "evaluations are missing; must be a list of evaluations");
+  for (const char* name : {"seed", "init_from", "target"}) {
+    check(!experiment.options.contains(name), "experiment", "options.", name,
+          " is given; an experiment trains from its seeds, for all its steps");
+  }
+  const train::RunOptions options = experiment.run_options(experiment.seeds.front());
+  const auto task = tasks::describe_task(options.task, options.task_options);
+  if (train::dictionary_of(train::model_config(options, task.vocab())) == nullptr)
+    drop_dictionary_sizes(experiment.evaluations);
+  if (!experiment.search) return;
+  check(!experiment.options.contains("learning_rate"), "experiment",
+        "options.learning_rate is given; the group's search is to find it");
+  for (const uint64_t seed : experiment.search->seeds) {
+    check(std::find(experiment.seeds.begin(), experiment.seeds.end(), seed) == experiment.seeds.end(), "experiment",
+          "seed ", seed, " is used for the search and reported; must be one or the other");
+  }
+}
+
+std::vector<Experiment> group_from_json(const json& object, const std::string& op, const std::string& path) {
+  FieldReader reader(object, FieldPlace{.op = op, .path = path});
+  Experiment common{.group = read_name(reader)};
+  read_common(reader, op, path, common);
+  if (const json* search = reader.find("search"))
+    common.search = search_from_json(*search, {.op = op, .path = path + ".search"});
+  const json* list = find_array(reader, "experiments", "a list of experiments");
+  reader.finish();
+  if (list == nullptr) reader.fail("experiments", json(), "a list of experiments");
+  std::vector<Experiment> experiments;
+  for (size_t i = 0; i < list->size(); ++i) {
+    const std::string place = path + ".experiments[" + std::to_string(i) + "]";
+    FieldReader own((*list)[i], FieldPlace{.op = op, .path = place});
+    Experiment& experiment = experiments.emplace_back(common);
+    experiment.name = read_name(own);
+    read_common(own, op, place, experiment);
+    own.finish();
+    try {
+      check_experiment(experiment);
+    } catch (const std::exception& error) {
+      fail_data(op.c_str(), experiment.id(), ": ", error.what());
+    }
+  }
+  return experiments;
+}
+
+json parse_file(const std::filesystem::path& file) {
+  std::ifstream in(file);
+  if (!in) fail_data("experiments", "cannot open ", file.string());
+  json object = json::parse(in, nullptr, /*allow_exceptions=*/false);
+  if (object.is_discarded()) fail_data("experiments", file.string(), " is not valid JSON");
+  return object;
+}
+
+}  // namespace
+
+std::vector<EvaluationRequest> requests_from_json(const json& list, const std::string& op, const std::string& path) {
+  std::vector<EvaluationRequest> requests;
+  for (size_t i = 0; i < list.size(); ++i)
+    requests.push_back(request_from_json(list[i], {.op = op, .path = path + "[" + std::to_string(i) + "]"}));
+  return requests;
+}
+
+json to_json(const std::vector<EvaluationRequest>& requests) {
+  json list = json::array();
+  for (const EvaluationRequest& request : requests) {
+    json& object = list.emplace_back(json{{"rows", request.rows}});
+    if (!request.lengths.empty()) object["lengths"] = request.lengths;
+    if (!request.keep.empty()) object["keep"] = request.keep;
+    if (!request.centroids.empty()) object["centroids"] = request.centroids;
+    if (request.groups) object["groups"] = true;
+  }
+  return list;
+}
+
+train::RunOptions Experiment::run_options(uint64_t seed, std::optional<double> learning_rate) const {
+  json all = options;
+  all["seed"] = seed;
+  if (learning_rate) all["learning_rate"] = *learning_rate;
+  return train::resolved(train::run_options_from_json(all));
+}
+
+ExperimentSet read_experiment_set(const std::filesystem::path& file) {
+  const json object = parse_file(file);
+  const std::string op = file.string();
+  ExperimentSet set{.name = file.stem().string()};
+  try {
+    FieldReader reader(object, FieldPlace{.op = op, .path = ""});
+    const json* groups = find_array(reader, "groups", "a list of groups");
+    reader.finish();
+    if (groups == nullptr) reader.fail("groups", json(), "a list of groups");
+    std::set<std::string> ids;
+    for (size_t i = 0; i < groups->size(); ++i) {
+      for (Experiment& experiment : group_from_json((*groups)[i], op, "groups[" + std::to_string(i) + "]")) {
+        check(ids.insert(experiment.id()).second, op.c_str(), experiment.id(), " is there twice");
+        set.experiments.push_back(std::move(experiment));
+      }
+    }
+  } catch (const std::invalid_argument& error) {
+    throw DataError(error.what());
+  }
+  return set;
+}
+
+}  // namespace ovq::experiments

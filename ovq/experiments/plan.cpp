@@ -1,0 +1,133 @@
+#include "ovq/experiments/plan.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <set>
+#include <tuple>
+
+#include "ovq/base/closest.h"
+#include "ovq/base/error.h"
+
+namespace ovq::experiments {
+namespace {
+
+bool contains(const auto& list, const auto& value) { return std::find(list.begin(), list.end(), value) != list.end(); }
+
+bool chosen(const Experiment& experiment, const Selection& selection) {
+  const auto claimed = [&](int64_t claim) { return contains(selection.claims, claim); };
+  const bool by_claim =
+      selection.claims.empty() || std::any_of(experiment.claims.begin(), experiment.claims.end(), claimed);
+  const bool by_name = selection.names.empty() || contains(selection.names, experiment.group) ||
+                       contains(selection.names, experiment.name) || contains(selection.names, experiment.id());
+  return by_claim && by_name;
+}
+
+PlannedRun planned_run(const Experiment& experiment, uint64_t seed, std::optional<double> tuned_rate,
+                       const Places& places) {
+  PlannedRun run{.experiment = experiment, .seed = seed, .tuning = tuned_rate.has_value(), .learning_rate = tuned_rate};
+  run.label = run.tuning ? fmt::format("{}/search/{}-rate-{}-{}", experiment.group, experiment.name, *tuned_rate, seed)
+                         : fmt::format("{}-{}", experiment.id(), seed);
+  run.directory = places.runs / run.label;
+  run.result = places.results / (run.label + ".json");
+  return run;
+}
+
+void add_group(std::vector<PlannedRun>& runs, const std::vector<Experiment>& group, const Selection& selection,
+               const Places& places) {
+  size_t most_seeds = 0;
+  for (const Experiment& experiment : group) {
+    most_seeds = std::max(most_seeds, experiment.seeds.size());
+    check(selection.seeds <= static_cast<int64_t>(experiment.seeds.size()), "reproduce", selection.seeds,
+          " seeds are asked for; ", experiment.id(), " has ", experiment.seeds.size());
+    if (!experiment.search) continue;
+    for (const uint64_t seed : experiment.search->seeds) {
+      for (const double rate : experiment.search->learning_rates)
+        runs.push_back(planned_run(experiment, seed, rate, places));
+    }
+  }
+  if (selection.seeds > 0) most_seeds = static_cast<size_t>(selection.seeds);
+  for (size_t i = 0; i < most_seeds; ++i) {
+    for (const Experiment& experiment : group) {
+      if (i < experiment.seeds.size()) runs.push_back(planned_run(experiment, experiment.seeds[i], {}, places));
+    }
+  }
+}
+
+// A search whose experiments are all done is not made again.
+void drop_needless_searches(std::vector<PlannedRun>& runs) {
+  std::set<std::string> open;
+  for (const PlannedRun& run : runs) {
+    if (!run.tuning && !run.finished()) open.insert(run.experiment.id());
+  }
+  std::erase_if(runs, [&](const PlannedRun& run) { return run.tuning && !open.contains(run.experiment.id()); });
+}
+
+}  // namespace
+
+std::optional<ExperimentResult> PlannedRun::finished() const {
+  if (!std::filesystem::exists(result)) return std::nullopt;
+  ExperimentResult found = read_result(result);
+  // Before the search has ended, any of its rates will do.
+  const bool any_rate = !has_rate() && contains(experiment.search->learning_rates, found.options.learning_rate);
+  const train::RunOptions wanted = any_rate ? experiment.run_options(seed, found.options.learning_rate) : options();
+  if (!answers(found, wanted, experiment.evaluations)) return std::nullopt;
+  return found;
+}
+
+std::vector<std::string> selectable_names(const ExperimentSet& set) {
+  std::vector<std::string> names;
+  for (const Experiment& experiment : set.experiments) {
+    for (const std::string& name : {experiment.group, experiment.name, experiment.id()}) {
+      if (!contains(names, name)) names.push_back(name);
+    }
+  }
+  return names;
+}
+
+std::vector<PlannedRun> plan_runs(const ExperimentSet& set, const Selection& selection, const Places& places) {
+  std::vector<PlannedRun> runs;
+  for (size_t i = 0; i < set.experiments.size();) {
+    std::vector<Experiment> group;
+    const std::string name = set.experiments[i].group;
+    for (; i < set.experiments.size() && set.experiments[i].group == name; ++i) {
+      if (chosen(set.experiments[i], selection)) group.push_back(set.experiments[i]);
+    }
+    add_group(runs, group, selection, places);
+  }
+  drop_needless_searches(runs);
+  for (PlannedRun& run : runs) run.set = set.name;
+  return runs;
+}
+
+RateChoice choose_rate(const std::vector<ExperimentResult>& tuning) {
+  struct Score {
+    double metric = 0, loss = 0;
+    int64_t evaluations = 0, runs = 0;
+  };
+  std::map<double, Score> scores;
+  for (const ExperimentResult& result : tuning) {
+    Score& score = scores[result.options.learning_rate];
+    ++score.runs;
+    for (const json& evaluation : result.evaluations) {
+      score.metric += evaluation.at(result.metric).get<double>();
+      score.loss += evaluation.at("loss").get<double>();
+      ++score.evaluations;
+    }
+  }
+  RateChoice choice{.record = json::array()};
+  std::optional<std::tuple<double, double, double>> best;  // smaller is better
+  for (const auto& [rate, score] : scores) {
+    const double count = static_cast<double>(score.evaluations), metric = score.metric / count;
+    choice.record.push_back(
+        {{"learning_rate", rate}, {"score", metric}, {"loss", score.loss / count}, {"runs", score.runs}});
+    const std::tuple key(tuning.front().metric == "accuracy" ? -metric : metric, score.loss / count, rate);
+    if (best && !(key < *best)) continue;
+    best = key;
+    choice.learning_rate = rate;
+  }
+  return choice;
+}
+
+}  // namespace ovq::experiments

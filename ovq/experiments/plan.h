@@ -1,0 +1,57 @@
+// The runs that experiments ask for: every experiment with every seed, and before them those of the search for its
+// learning rate.
+#pragma once
+
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "ovq/experiments/experiment_result.h"
+#include "ovq/experiments/experiment_set.h"
+
+namespace ovq::experiments {
+
+// Which experiments of a set; everything where nothing is said.
+struct Selection {
+  std::vector<int64_t> claims;     // that show one of these
+  std::vector<std::string> names;  // groups, experiments, or "group/experiment"
+  int64_t seeds = 0;               // the first so many; 0: all
+};
+
+struct PlannedRun {
+  std::string set;
+  Experiment experiment;
+  uint64_t seed = 0;
+  bool tuning = false;                  // part of the search
+  std::optional<double> learning_rate;  // of tuning; of others once the search has ended
+  std::string label;                    // <group>/<name>-<seed>, or <group>/search/<name>-rate-<rate>-<seed>
+  std::filesystem::path directory;      // of the run
+  std::filesystem::path result;         // the file
+
+  bool has_rate() const { return !experiment.search || learning_rate.has_value(); }
+  train::RunOptions options() const { return experiment.run_options(seed, learning_rate); }
+  // The result file if it is there and answers what is asked.
+  std::optional<ExperimentResult> finished() const;
+};
+
+struct Places {
+  std::filesystem::path results, runs;  // of the set
+};
+
+// In the order of the groups; in a group all experiments with the first seed, then with the second: whoever stops early
+// has something to compare. Names and claims that nothing has are a std::invalid_argument.
+std::vector<PlannedRun> plan_runs(const ExperimentSet& set, const Selection& selection, const Places& places);
+
+// Groups, experiments and claims of a set, for those who choose among them.
+std::vector<std::string> selectable_names(const ExperimentSet& set);
+
+// The best of the rates by what their runs found: highest mean accuracy or lowest mean loss over all evaluations and
+// seeds; of equals the one with the lower loss, then the lower rate.
+struct RateChoice {
+  double learning_rate = 0;
+  json record;  // [{"learning_rate", "score", "loss", "runs"}, ...], for the result
+};
+RateChoice choose_rate(const std::vector<ExperimentResult>& tuning);
+
+}  // namespace ovq::experiments

@@ -1,0 +1,217 @@
+#include "ovq/experiments/reproduce.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <thread>
+
+#include "ovq/base/format.h"
+#include "ovq/base/table.h"
+
+namespace ovq::experiments {
+namespace {
+
+constexpr auto kBetweenLooks = std::chrono::milliseconds(100);
+constexpr auto kBetweenReports = std::chrono::seconds(1);
+
+double seconds_since(std::chrono::steady_clock::time_point start) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+// Steps of a run that was begun; 0: none was.
+int64_t steps_before(const PlannedRun& run) {
+  if (!std::filesystem::exists(run.directory / "run.json")) return 0;
+  return train::training_cost(train::Run::open(run.directory).metrics()).steps;
+}
+
+}  // namespace
+
+Reproduction::Reproduction(std::vector<PlannedRun> plan, Workshop workshop) : workshop_(std::move(workshop)) {
+  for (PlannedRun& planned : plan) {
+    const train::RunOptions options = planned.options();
+    const double begun = static_cast<double>(steps_before(planned)) / static_cast<double>(options.steps);
+    Job job{.estimate = estimate_run(options, planned.experiment.evaluations)};
+    job.seconds_before = std::min(1.0, begun) * job.estimate.training;
+    if (planned.finished()) job.state = State::done;
+    job.planned = std::move(planned);
+    jobs_.push_back(std::move(job));
+  }
+}
+
+size_t Reproduction::count(State state) const {
+  return static_cast<size_t>(
+      std::count_if(jobs_.begin(), jobs_.end(), [&](const Job& job) { return job.state == state; }));
+}
+
+double Reproduction::work_done(const Job& job) const {
+  if (!job.active) return job.state == State::waiting ? job.seconds_before : job.estimate.total();
+  const ActiveRun::Position at = job.active->position();
+  if (at.training)
+    return job.estimate.training * static_cast<double>(at.step) / static_cast<double>(std::max<int64_t>(1, at.steps));
+  return job.estimate.training + job.estimate.evaluation * static_cast<double>(at.evaluations) /
+                                     static_cast<double>(job.planned.experiment.evaluations.size());
+}
+
+double Reproduction::correction() const {
+  constexpr double kEnough = 20;  // seconds of work after which the estimate is compared with the clock
+  double real = real_seconds_, estimated = estimated_seconds_;
+  for (const Job& job : jobs_) {
+    if (!job.active) continue;
+    real += seconds_since(job.began);
+    estimated += work_done(job) - job.seconds_before;
+  }
+  return real > kEnough && estimated > 0 ? real / estimated : 1;
+}
+
+double Reproduction::seconds_left(int parallel) const {
+  double left = 0, longest = 0;
+  for (const Job& job : jobs_) {
+    const double own = job.estimate.total() - work_done(job);
+    left += own;
+    longest = std::max(longest, own);
+  }
+  return correction() * std::max(longest, left / parallel);
+}
+
+std::string Reproduction::plan_table() const {
+  Table table({{.title = "run", .align = Align::left, .gap = 0},
+               {.title = "model", .align = Align::left, .gap = 2},
+               {.title = "steps", .width = 7},
+               {.title = "Mtokens", .width = 8},
+               {.title = "time", .width = 8},
+               {.title = "", .align = Align::left, .gap = 2}});
+  for (const Job& job : jobs_) {
+    const train::RunOptions options = job.planned.options();
+    const int64_t begun = job.state == State::done ? 0 : steps_before(job.planned);
+    table.add({job.planned.label, options.model, std::to_string(options.steps),
+               fmt::format("{:.1f}", static_cast<double>(job.estimate.tokens) / 1e6),
+               duration_text(job.estimate.total()),
+               job.state == State::done ? "done"
+               : begun > 0              ? fmt::format("{} steps done", begun)
+                                        : ""});
+  }
+  return table.text();
+}
+
+std::vector<const Reproduction::Job*> Reproduction::search_of(const Job& job) const {
+  std::vector<const Job*> search;
+  for (const Job& other : jobs_) {
+    const bool same =
+        other.planned.set == job.planned.set && other.planned.experiment.id() == job.planned.experiment.id();
+    if (same && other.planned.tuning) search.push_back(&other);
+  }
+  return search;
+}
+
+// What has no learning rate waits for the search to end, well or not.
+bool Reproduction::may_start(const Job& job) const {
+  if (job.state != State::waiting) return false;
+  if (job.planned.has_rate()) return true;
+  const std::vector<const Job*> search = search_of(job);
+  return std::all_of(search.begin(), search.end(),
+                     [](const Job* other) { return other->state == State::done || other->state == State::failed; });
+}
+
+void Reproduction::start(Job& job) {
+  json record;
+  if (!job.planned.has_rate()) {
+    std::vector<ExperimentResult> tuning;
+    for (const Job* other : search_of(job)) {
+      if (other->state == State::failed)
+        throw std::runtime_error("a run of its search failed: " + other->planned.label);
+      tuning.push_back(read_result(other->planned.result));
+    }
+    const RateChoice choice = choose_rate(tuning);
+    job.planned.learning_rate = choice.learning_rate;
+    record = choice.record;
+  }
+  job.began = std::chrono::steady_clock::now();
+  job.active = std::make_unique<ActiveRun>(job.planned, workshop_, record);
+  job.state = State::running;
+}
+
+void Reproduction::fail(Job& job, const std::string& reason, const ReproduceHooks& hooks) {
+  job.active.reset();
+  job.state = State::failed;
+  if (hooks.on_failure) hooks.on_failure(job.planned, reason);
+}
+
+void Reproduction::start_some(int parallel, const ReproduceHooks& hooks) {
+  for (Job& job : jobs_) {
+    if (count(State::running) >= static_cast<size_t>(parallel)) return;
+    if (!may_start(job)) continue;
+    try {
+      start(job);
+    } catch (const std::exception& error) {
+      fail(job, error.what(), hooks);
+    }
+  }
+}
+
+void Reproduction::advance(Job& job, const ReproduceHooks& hooks) {
+  try {
+    if (!job.active->advance()) return;
+  } catch (const std::exception& error) {
+    fail(job, error.what(), hooks);
+    return;
+  }
+  real_seconds_ += seconds_since(job.began);
+  estimated_seconds_ += job.estimate.total() - job.seconds_before;
+  job.active.reset();
+  job.state = State::done;
+  if (hooks.on_result) hooks.on_result(job.planned, read_result(job.planned.result));
+}
+
+ReproduceProgress Reproduction::progress(int parallel) const {
+  ReproduceProgress progress{.runs = jobs_.size(),
+                             .done = count(State::done),
+                             .failed = count(State::failed),
+                             .seconds_left = seconds_left(parallel)};
+  for (const Job& job : jobs_) {
+    if (job.active) progress.running.push_back({job.planned.label, job.active->position()});
+  }
+  return progress;
+}
+
+ReproduceOutcome Reproduction::run(int parallel, const ReproduceHooks& hooks) {
+  auto reported = std::chrono::steady_clock::now() - kBetweenReports;
+  while (count(State::waiting) + count(State::running) > 0) {
+    if (hooks.stop && hooks.stop()) {
+      for (Job& job : jobs_) {
+        if (job.active) job.active->stop();
+      }
+      for (Job& job : jobs_) job.active.reset();
+      return ReproduceOutcome::stopped;
+    }
+    start_some(parallel, hooks);
+    for (Job& job : jobs_) {
+      if (job.active) advance(job, hooks);
+    }
+    const auto now = std::chrono::steady_clock::now();
+    if (hooks.on_progress && now - reported >= kBetweenReports) {
+      hooks.on_progress(progress(parallel));
+      reported = now;
+    }
+    std::this_thread::sleep_for(kBetweenLooks);
+  }
+  return count(State::failed) > 0 ? ReproduceOutcome::some_failed : ReproduceOutcome::finished;
+}
+
+PlannedRun planned_again(const ExperimentResult& result, const std::filesystem::path& runs) {
+  json options = to_json(result.options);
+  options.erase("seed");
+  PlannedRun run{.experiment = {.group = result.group,
+                                .name = result.name,
+                                .shows = result.shows,
+                                .claims = result.claims,
+                                .options = options,
+                                .evaluations = result.requests,
+                                .seeds = {result.options.seed}},
+                 .seed = result.options.seed};
+  run.label = fmt::format("{}-{}", run.experiment.id(), run.seed);
+  run.directory = runs / run.label;
+  run.result = runs / (run.label + ".json");
+  return run;
+}
+
+}  // namespace ovq::experiments

@@ -1,0 +1,27 @@
+// Results over seeds: for every group and metric a table in Markdown, experiments and dictionaries against lengths,
+// with mean ± standard deviation.
+#pragma once
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "ovq/experiments/experiment_result.h"
+
+namespace ovq::experiments {
+
+// Over several runs.
+struct Statistic {
+  double mean = 0;
+  double deviation = 0;  // of a sample: divided by n - 1; 0 for one run
+  int64_t runs = 0;
+};
+Statistic statistic(const std::vector<double>& values);
+
+// All results below a directory, in the order of their names; those of searches are left out.
+std::vector<ExperimentResult> read_results(const std::filesystem::path& directory);
+
+// Groups and experiments in the order in which they come first; runs of one experiment are one line.
+std::string to_markdown(const std::vector<ExperimentResult>& results);
+
+}  // namespace ovq::experiments
