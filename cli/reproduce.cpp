@@ -70,11 +70,16 @@ void check_selection(const std::vector<experiments::ExperimentSet>& sets, const 
       for (const int64_t claim : experiment.claims) add(claims, std::to_string(claim));
     }
   }
-  const auto check = [](const char* kind, const std::string& name, const std::vector<std::string>& known) {
-    if (std::find(known.begin(), known.end(), name) == known.end()) throw UsageError(unknown_name(kind, name, known));
+  const auto lacks = [](const std::vector<std::string>& known, const std::string& one) {
+    return std::find(known.begin(), known.end(), one) == known.end();
   };
-  for (const std::string& name : selection.names) check("experiment", name, names);
-  for (const int64_t claim : selection.claims) check("claim", std::to_string(claim), claims);
+  for (const std::string& name : selection.names) {
+    if (lacks(names, name)) throw UsageError(unknown_name("experiment", name, names));
+  }
+  for (const int64_t claim : selection.claims) {
+    if (lacks(claims, std::to_string(claim)))
+      throw UsageError(fmt::format("no experiment is for claim {}; there are {}", claim, joined(claims)));
+  }
 }
 
 std::vector<PlannedRun> make_plan(const ReproduceArguments& arguments) {

@@ -19,14 +19,19 @@ ovq_add_torch_test(train_test ovq::train
   train/adamw_test.cpp train/choice_scores_test.cpp train/comparison_test.cpp train/initial_weights_test.cpp
   train/keep_test.cpp train/phases_test.cpp train/profile_test.cpp train/run_test.cpp train/sweep_test.cpp
   train/train_test.cpp)
+ovq_add_torch_test(experiments_test ovq::experiments
+  experiments/child_process_test.cpp experiments/experiment_set_test.cpp experiments/plan_test.cpp
+  experiments/result_tables_test.cpp)
+target_compile_definitions(experiments_test PRIVATE OVQ_EXPERIMENTS="${PROJECT_SOURCE_DIR}/experiments")
 ovq_add_torch_test(train_memory_test ovq::train train/memory_test.cpp)  # has a malloc of its own
 
 if(OVQ_BUILD_CLI)
   add_test(NAME cli.kill_resume
     COMMAND ${PROJECT_SOURCE_DIR}/scripts/kill-resume.sh --ovq $<TARGET_FILE:ovq> --kills 6 --steps 40)
   add_test(NAME cli.errors COMMAND ${CMAKE_CURRENT_LIST_DIR}/cli/errors.sh $<TARGET_FILE:ovq>)
+  add_test(NAME experiments.reproduce COMMAND ${CMAKE_CURRENT_LIST_DIR}/experiments/reproduce.sh $<TARGET_FILE:ovq>)
   add_test(NAME cli.completion COMMAND ${CMAKE_CURRENT_LIST_DIR}/cli/completion.sh $<TARGET_FILE:ovq>)
-  set_tests_properties(cli.kill_resume cli.errors PROPERTIES TIMEOUT 300 COST 15 ENVIRONMENT OMP_WAIT_POLICY=PASSIVE)
+  set_tests_properties(cli.kill_resume cli.errors experiments.reproduce PROPERTIES TIMEOUT 300 COST 15 ENVIRONMENT OMP_WAIT_POLICY=PASSIVE)
 endif()
 
 add_test(NAME python COMMAND /usr/bin/python3 -m pytest -q -p no:cacheprovider ${PROJECT_SOURCE_DIR}/tests/python)

@@ -1,7 +1,12 @@
 #include "ovq/train/run.h"
 
+#include <fcntl.h>
+#include <sys/file.h>
+
+#include <cerrno>
 #include <fstream>
 #include <stdexcept>
+#include <thread>
 
 #include "ovq/base/files/durable.h"
 #include "ovq/base/json_lines.h"
@@ -71,6 +76,19 @@ TrainedModel Run::load_model(const Warn& warn) const {
 models::ModelConfig Run::config(const Warn& warn) const {
   const auto newest = checkpoint(warn);
   return newest ? checkpoint_config(*newest) : model_config(options_, description_.vocab());
+}
+
+files::Descriptor Run::lock(std::chrono::milliseconds patience) const {
+  constexpr auto kBetweenTries = std::chrono::milliseconds(50);
+  files::Descriptor file(::open((path_ / kRunFile).c_str(), O_RDONLY | O_CLOEXEC));
+  if (!file) files::fail_errno("run", "open", path_ / kRunFile);
+  const auto end = std::chrono::steady_clock::now() + patience;
+  while (flock(file.number(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
+    if (std::chrono::steady_clock::now() >= end)
+      throw std::runtime_error(path_.string() + " is being trained by another process");
+    std::this_thread::sleep_for(kBetweenTries);
+  }
+  return file;
 }
 
 std::vector<json> Run::metrics() const { return read_json_lines(metrics_file()); }

@@ -2,12 +2,14 @@
 // run.json (what was asked for), metrics.jsonl (a line per step and evaluation), checkpoints/, evaluations.jsonl.
 #pragma once
 
+#include <chrono>
 #include <filesystem>
 #include <map>
 #include <memory>
 #include <optional>
 #include <vector>
 
+#include "ovq/base/files/descriptor.h"
 #include "ovq/tasks/description.h"
 #include "ovq/train/checkpoint.h"
 #include "ovq/train/options.h"
@@ -44,6 +46,10 @@ class Run {
   TrainedModel load_model(const Warn& warn) const;
   // Its configuration or, before the first checkpoint, that of the options.
   models::ModelConfig config(const Warn& warn) const;
+
+  // For whoever trains: nobody else can while the descriptor lives. std::runtime_error if somebody does and does not
+  // end soon, as one that was told to and is saving.
+  files::Descriptor lock(std::chrono::milliseconds patience = std::chrono::seconds(10)) const;
 
   std::vector<json> metrics() const;
   // Appends a line; std::runtime_error if the disk refuses it.

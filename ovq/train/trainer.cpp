@@ -23,6 +23,7 @@ double seconds_since(std::chrono::steady_clock::time_point start) {
 
 Trainer::Trainer(Run run, TrainHooks hooks)
     : run_(std::move(run)),
+      lock_(run_.lock()),
       hooks_(std::move(hooks)),
       task_(run_.task()),
       model_(models::make_model(model_config(run_.options(), task_->vocab()), run_.options().seed)),

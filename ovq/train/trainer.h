@@ -35,7 +35,7 @@ enum class Outcome { finished, target_reached, stopped };
 
 class Trainer {
  public:
-  // From the newest sound checkpoint of the run, or from the start.
+  // From the newest sound checkpoint of the run, or from the start. std::runtime_error if another process trains it.
   Trainer(Run run, TrainHooks hooks);
 
   Outcome train();
@@ -53,6 +53,7 @@ class Trainer {
   void save();
 
   Run run_;
+  files::Descriptor lock_;  // of the run
   TrainHooks hooks_;
   std::shared_ptr<const tasks::Task> task_;
   std::shared_ptr<models::LanguageModel> model_;

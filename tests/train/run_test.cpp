@@ -62,6 +62,17 @@ TEST(Run, MakesATaskOnceForEachSetOfOptions) {
             "[icl] unknown option \"functons\"; did you mean \"functions\"?");
 }
 
+TEST(Run, IsTrainedByOneAtATime) {
+  const TemporaryDirectory directory;
+  const train::Run run = train::Run::create(directory.path() / "run", mini_run("recall", "sw-ovq"));
+  const auto second = [&] { train::Run::open(run.path()).lock(std::chrono::milliseconds(1)); };
+  {
+    const Trainer trainer(run, {});
+    EXPECT_EQ(error_of<std::runtime_error>(second), run.path().string() + " is being trained by another process");
+  }
+  EXPECT_EQ(error_of<std::runtime_error>(second), "nothing thrown");
+}
+
 TEST(Run, SaysWhatIsWrongWithItsFile) {
   const TemporaryDirectory directory;
   const std::filesystem::path file = directory.path() / "run.json";

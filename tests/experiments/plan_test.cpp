@@ -1,0 +1,119 @@
+// Which runs a set asks for, in which order, and which of them are done.
+#include "ovq/experiments/plan.h"
+
+#include <gtest/gtest.h>
+
+#include "ovq/experiments/reproduce.h"
+#include "tests/experiments/sets.h"
+
+namespace ovq::experiments::test {
+namespace {
+
+std::vector<std::string> labels(const std::vector<PlannedRun>& runs) {
+  std::vector<std::string> all;
+  for (const PlannedRun& run : runs) all.push_back(run.label);
+  return all;
+}
+
+class Plan : public testing::Test {
+ protected:
+  std::vector<PlannedRun> plan(const json& set, const Selection& selection = {}) {
+    return plan_runs(read_experiment_set(write_set(directory_, set)), selection, places_);
+  }
+  void store(const PlannedRun& run, const ExperimentResult& result) {
+    std::filesystem::create_directories(run.result.parent_path());
+    std::ofstream(run.result) << to_json(result);
+  }
+
+  TemporaryDirectory directory_;
+  Places places_{.results = directory_.path() / "results", .runs = directory_.path() / "runs"};
+};
+
+using Labels = std::vector<std::string>;
+
+TEST_F(Plan, AllExperimentsWithOneSeedThenWithTheNext) {
+  const auto runs = plan(short_set());
+  EXPECT_EQ(labels(runs), (Labels{"pair/sw-ovq-3", "pair/sw-nope-3", "pair/sw-ovq-4"}));
+  EXPECT_EQ(runs[0].directory, places_.runs / "pair/sw-ovq-3");
+  EXPECT_EQ(runs[0].result, places_.results / "pair/sw-ovq-3.json");
+  EXPECT_EQ(labels(plan(short_set(), {.claims = {2}})), (Labels{"pair/sw-ovq-3", "pair/sw-ovq-4"}));
+  EXPECT_EQ(labels(plan(short_set(), {.names = {"sw-nope"}})), (Labels{"pair/sw-nope-3"}));
+  EXPECT_EQ(labels(plan(short_set(), {.names = {"pair/sw-nope"}})), (Labels{"pair/sw-nope-3"}));
+  EXPECT_EQ(labels(plan(short_set(), {.names = {"pair"}, .seeds = 1})), (Labels{"pair/sw-ovq-3", "pair/sw-nope-3"}));
+  EXPECT_THROW(plan(short_set(), {.seeds = 2}), std::invalid_argument);  // one has only one
+}
+
+TEST_F(Plan, AResultCountsIfItAnswersWhatIsAsked) {
+  PlannedRun run = plan(short_set()).front();
+  EXPECT_FALSE(run.finished());
+  store(run, result_of(run.experiment, 3, 0.5));
+  ASSERT_TRUE(run.finished());
+  EXPECT_EQ(run.finished()->evaluations.at(0).at("accuracy"), 0.5);
+  PlannedRun longer = run;
+  longer.experiment.options["steps"] = 6;
+  EXPECT_FALSE(longer.finished());
+  PlannedRun wider = run;
+  wider.experiment.evaluations[0].keep.push_back(0.5);
+  EXPECT_FALSE(wider.finished());
+  store(run, result_of(run.experiment, 4, 0.5));  // of another seed
+  EXPECT_FALSE(run.finished());
+}
+
+TEST_F(Plan, ASearchComesFirstAndOnlyIfItIsNeeded) {
+  json set = short_set();
+  set["groups"][0]["search"] = {{"learning_rates", {1e-3, 2e-3}}, {"seeds", {0}}};
+  const auto runs = plan(set, {.seeds = 1});
+  EXPECT_EQ(labels(runs), (Labels{"pair/search/sw-ovq-rate-0.001-0", "pair/search/sw-ovq-rate-0.002-0",
+                                  "pair/search/sw-nope-rate-0.001-0", "pair/search/sw-nope-rate-0.002-0",
+                                  "pair/sw-ovq-3", "pair/sw-nope-3"}));
+  EXPECT_EQ(runs[1].options().learning_rate, 2e-3);
+  EXPECT_TRUE(runs[1].has_rate());
+  EXPECT_FALSE(runs[4].has_rate());
+
+  ExperimentResult done = result_of(runs[4].experiment, 3, 0.5);
+  done.options = runs[4].experiment.run_options(3, 1e-3);
+  store(runs[4], done);
+  EXPECT_EQ(labels(plan(set, {.seeds = 1})),
+            (Labels{"pair/search/sw-nope-rate-0.001-0", "pair/search/sw-nope-rate-0.002-0", "pair/sw-ovq-3",
+                    "pair/sw-nope-3"}));
+  done.options = runs[4].experiment.run_options(3, 3e-3);  // none of the rates
+  store(runs[4], done);
+  EXPECT_EQ(plan(set, {.seeds = 1}).size(), 6u);
+}
+
+TEST_F(Plan, TheBestMeanOverSeedsIsTheRate) {
+  const Experiment experiment = plan(short_set()).front().experiment;
+  const auto tuned = [&](double rate, uint64_t seed, double accuracy) {
+    ExperimentResult result = result_of(experiment, seed, accuracy);
+    result.options.learning_rate = rate;
+    return result;
+  };
+  const RateChoice choice =
+      choose_rate({tuned(1e-3, 0, 0.9), tuned(1e-3, 1, 0.1), tuned(2e-3, 0, 0.6), tuned(2e-3, 1, 0.6)});
+  EXPECT_EQ(choice.learning_rate, 2e-3);
+  ASSERT_EQ(choice.record.size(), 2u);
+  EXPECT_DOUBLE_EQ(choice.record[0].at("score"), 0.5);
+  EXPECT_EQ(choice.record[0].at("runs"), 2);
+
+  EXPECT_EQ(choose_rate({tuned(2e-3, 0, 0.5), tuned(1e-3, 0, 0.5)}).learning_rate, 1e-3);  // of equals the lower
+  ExperimentResult surer = tuned(2e-3, 0, 0.5);
+  surer.evaluations[0]["loss"] = 0.1;
+  EXPECT_EQ(choose_rate({surer, tuned(1e-3, 0, 0.5)}).learning_rate, 2e-3);
+  ExperimentResult low = tuned(1e-3, 0, 0.9), high = tuned(2e-3, 0, 0.1);  // loss 0.1 and 0.9
+  low.metric = high.metric = "loss";
+  EXPECT_EQ(choose_rate({low, high}).learning_rate, 1e-3);
+}
+
+TEST_F(Plan, ARunIsPlannedAgainFromItsResultAlone) {
+  const PlannedRun run = plan(short_set()).front();
+  store(run, result_of(run.experiment, 3, 0.5));
+  const ExperimentResult before = read_result(run.result);
+  const PlannedRun again = planned_again(before, directory_.path() / "again");
+  EXPECT_EQ(differing_options(again.options(), run.options()), "");
+  EXPECT_EQ(again.experiment.evaluations, run.experiment.evaluations);
+  EXPECT_EQ(again.directory, directory_.path() / "again/pair/sw-ovq-3");
+  EXPECT_FALSE(again.finished());
+}
+
+}  // namespace
+}  // namespace ovq::experiments::test

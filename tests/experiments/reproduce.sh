@@ -1,0 +1,105 @@
+#!/usr/bin/env bash
+# `ovq reproduce` on a set of short runs: what is killed goes on and ends with the same numbers, what is done is skipped,
+# what fails does not stop the others, and a result can be made again from its file.
+set -uo pipefail
+ovq=$1
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+cd "$work" || exit 1
+failures=0
+
+failed() {
+  echo "FAILED: $*"
+  [[ ! -e out ]] || cat out
+  failures=$((failures + 1))
+}
+expect() {  # exit code, text in what is printed, command ...
+  local code=$1 text=$2 status=0
+  shift 2
+  "$@" >out 2>&1 || status=$?
+  ((status == code)) && grep -qF -- "$text" out || failed "$* -> $status (expected $code, \"$text\")"
+}
+# The numbers of a result, without times and speeds.
+numbers() { grep -E '"(accuracy|loss|targets|state_bytes|length|centroids|tokens|steps)"' "$1"; }
+same_numbers() { diff <(numbers "$1") <(numbers "$2") >/dev/null || failed "$1 and $2 differ"; }
+
+steps_of() { cat "$1/metrics.jsonl" 2>/dev/null | grep -c '"kind":"step"'; }
+
+mkdir experiments
+cat >experiments/short.json <<'SET'
+{"groups": [{
+  "name": "pair", "shows": "two short runs", "claims": [1], "seeds": [3, 4],
+  "options": {"scale": "tiny", "steps": 150, "tokens_per_step": 256, "lengths": [16], "warmup": 5, "eval_every": 0,
+              "eval_rows": 2, "checkpoint_every": 4},
+  "evaluations": [{"lengths": [16, 32], "rows": 4, "keep": [1, 0.2]}, {"lengths": [16], "rows": 4, "centroids": [8]}],
+  "experiments": [{"name": "sw-ovq", "options": {"model": "sw-ovq"}},
+                  {"name": "sw-nope", "options": {"model": "sw-nope"}}]}]}
+SET
+
+expect 0 '4 runs, 0 of them done' "$ovq" reproduce short --dry-run
+[[ ! -e runs && ! -e results ]] || failed 'a dry run wrote something'
+expect 0 '2 runs, 0 of them done' "$ovq" reproduce short --seeds 1 --dry-run
+expect 0 '2 runs, 0 of them done' "$ovq" reproduce short --only sw-ovq --dry-run
+expect 2 'did you mean "sw-ovq"' "$ovq" reproduce short --only sw-ovk --dry-run
+expect 2 'no experiment is for claim 2; there are 1' "$ovq" reproduce --claims 2 --dry-run
+expect 2 'did you mean "short"' "$ovq" reproduce shrt
+expect 2 '3 seeds are asked for; pair/sw-ovq has 2' "$ovq" reproduce short --seeds 3
+expect 1 'cannot open none.json' "$ovq" reproduce none.json
+
+# All at once, then the same with a kill in the middle of each run.
+expect 0 '| sw-ovq | keep 0.2 |' "$ovq" reproduce short --jobs 2
+for run in sw-ovq-3 sw-ovq-4 sw-nope-3 sw-nope-4; do
+  [[ -s results/short/pair/$run.json ]] || failed "no result of $run"
+done
+[[ ! -e runs/short/pair/sw-ovq-3 ]] || failed 'the directory of a finished run is still there'
+expect 0 '4 runs, 4 of them done' "$ovq" reproduce short
+killed=(--only sw-ovq --out again --runs "$work/killed" --jobs 2 --keep-runs)
+trains() { pgrep -f -- "--resume $work/killed" >/dev/null; }
+for signal in KILL TERM INT; do
+  before=$(steps_of killed/pair/sw-ovq-3)
+  "$ovq" reproduce short "${killed[@]}" >out 2>&1 &
+  parent=$!
+  for ((i = 0; i < 600; ++i)); do
+    (($(steps_of killed/pair/sw-ovq-3) <= before)) || break
+    sleep 0.05
+  done
+  kill -"$signal" $parent || failed "$signal came too late"
+  wait $parent 2>/dev/null
+  for ((i = 0; i < 200; ++i)); do  # processes that train notice that their parent is gone
+    trains || break
+    sleep 0.05
+  done
+  ! trains || failed "training went on after $signal"
+  [[ ! -e again/pair/sw-ovq-3.json ]] || failed "the run was over before $signal"
+done
+expect 0 'pair/sw-ovq-4' "$ovq" reproduce short "${killed[@]}"
+for seed in 3 4; do same_numbers results/short/pair/sw-ovq-$seed.json again/pair/sw-ovq-$seed.json; done
+
+# A run that was trained elsewhere with the same options is only evaluated, and stays.
+mkdir found
+cp -r killed/pair found/pair && rm found/pair/*/reproduce.json
+expect 0 'pair/sw-ovq-3' "$ovq" reproduce short --only sw-ovq --seeds 1 --out adopted --runs found
+same_numbers results/short/pair/sw-ovq-3.json adopted/pair/sw-ovq-3.json
+grep -q '"commit": null' adopted/pair/sw-ovq-3.json || failed 'an adopted run has a commit'
+[[ -e found/pair/sw-ovq-3/run.json ]] || failed 'an adopted run was removed'
+
+# From the file alone; a changed number is seen.
+expect 0 'every number equal' "$ovq" reproduce --from results/short/pair/sw-ovq-3.json
+sed '0,/"accuracy": [0-9.]*/s//"accuracy": 0.5625/' results/short/pair/sw-ovq-3.json >changed.json
+expect 1 'accuracy was 0.5625, is' "$ovq" reproduce --from changed.json
+
+# One run that cannot be made: its directory holds another. The others go on.
+sed -i 's/"steps": 150/"steps": 8/' found/pair/sw-ovq-4/run.json
+expect 1 'found/pair/sw-ovq-4 holds a run with other options: steps' "$ovq" reproduce short --out mixed --runs found --jobs 2
+[[ -s mixed/pair/sw-nope-4.json && ! -e mixed/pair/sw-ovq-4.json ]] || failed 'the others did not go on'
+
+# The learning rate that the search finds is used, and known beforehand to nobody.
+sed 's/"claims": \[1\],/"search": {"learning_rates": [1e-9, 2e-3], "seeds": [0]},/' experiments/short.json >search.json
+expect 0 '| sw-nope | ' "$ovq" reproduce search.json --seeds 1 --only sw-nope --jobs 2
+[[ $(ls results/search/pair/search) == $'sw-nope-rate-0.002-0.json\nsw-nope-rate-1e-09-0.json' ]] || failed "runs of the search: $(ls results/search/pair/search)"
+grep -q '"learning_rate": 0.002' results/search/pair/sw-nope-3.json || failed 'the worse rate was used'
+rm -r results/search/pair/search
+expect 0 '1 runs, 1 of them done' "$ovq" reproduce search.json --seeds 1 --only sw-nope
+
+((failures == 0)) && echo "all as expected"
+exit $((failures > 0))

@@ -1,0 +1,93 @@
+// Results as files and as tables.
+#include "ovq/experiments/result_tables.h"
+
+#include <gtest/gtest.h>
+
+#include "ovq/base/error.h"
+#include "tests/experiments/sets.h"
+
+namespace ovq::experiments::test {
+namespace {
+
+Experiment first_experiment() {
+  const TemporaryDirectory directory;
+  return read_experiment_set(write_set(directory, short_set())).experiments.front();
+}
+
+TEST(Results, AFileHoldsAllOfThem) {
+  const TemporaryDirectory directory;
+  ExperimentResult result = result_of(first_experiment(), 3, 0.5);
+  result.search = json::array({{{"learning_rate", 1e-3}}});
+  const auto stored = [&] {
+    std::ofstream(directory.path() / "x.json") << to_json(result);
+    return to_json(read_result(directory.path() / "x.json"));
+  };
+  EXPECT_EQ(stored(), to_json(result));
+  result.commit.clear();  // of a run that was found
+  result.search = json();
+  EXPECT_EQ(stored(), to_json(result));
+  std::ofstream(directory.path() / "x.json") << R"({"group": "pair"})";
+  EXPECT_THROW(read_result(directory.path() / "x.json"), DataError);
+  EXPECT_THROW(read_result(directory.path() / "none.json"), DataError);
+}
+
+TEST(Results, EveryNumberButTheSpeedIsCompared) {
+  const ExperimentResult before = result_of(first_experiment(), 3, 0.5);
+  ExperimentResult now = before;
+  now.evaluations[0]["tokens_per_second"] = 1;
+  EXPECT_TRUE(differences(before, now).empty());
+  now.evaluations[0]["loss"] = std::nextafter(0.5, 1.0);
+  EXPECT_EQ(differences(before, now),
+            (std::vector<std::string>{"length 16, keep 0.2: loss was 0.5, is 0.5000000000000001"}));
+  now.evaluations.clear();
+  EXPECT_EQ(differences(before, now), (std::vector<std::string>{"length 16, keep 0.2: not evaluated"}));
+}
+
+TEST(Results, StatisticsOverSeeds) {
+  EXPECT_EQ(statistic({}).runs, 0);
+  const Statistic one = statistic({0.25});
+  EXPECT_EQ(one.mean, 0.25);
+  EXPECT_EQ(one.deviation, 0);
+  const Statistic three = statistic({1, 2, 6});
+  EXPECT_DOUBLE_EQ(three.mean, 3);
+  EXPECT_DOUBLE_EQ(three.deviation, std::sqrt(7.0));  // (4 + 1 + 9) / 2
+  EXPECT_EQ(three.runs, 3);
+}
+
+TEST(Results, ATableHasALineForEachExperimentAndDictionary) {
+  const Experiment experiment = first_experiment();
+  ExperimentResult first = result_of(experiment, 3, 0.5), second = result_of(experiment, 4, 0.75);
+  json by_size = first.evaluations[0];
+  by_size.erase("asked_keep");
+  by_size["length"] = 2048;
+  first.evaluations.push_back(by_size);
+  Experiment other = experiment;
+  other.name = "another";
+  EXPECT_EQ(to_markdown({first, second, result_of(other, 3, 1)}),
+            "### pair: two runs\n"
+            "\n"
+            "| accuracy | dictionary | 16 | 2,048 | state |\n"
+            "|---|---|---|---|---|\n"
+            "| sw-ovq | keep 0.2 | 0.625 ± 0.177 | | 1.5 kB |\n"
+            "| sw-ovq | N 4 | | 0.500 | 1.5 kB |\n"
+            "| another | keep 0.2 | 1.000 | | 1.5 kB |\n"
+            "\n"
+            "- another: seeds 3; 4 steps, 0.0M tokens at rate 0.002, 2 s of one core\n"
+            "- sw-ovq: seeds 3, 4; 4 steps, 0.0M tokens at rate 0.002, 2 s of one core\n"
+            "\n");
+}
+
+TEST(Results, AreReadFromADirectoryWithoutThoseOfSearches) {
+  const TemporaryDirectory directory;
+  std::filesystem::create_directories(directory.path() / "pair/search");
+  for (const char* name : {"b", "a", "search/c"})
+    std::ofstream(directory.path() / "pair" / (std::string(name) + ".json"))
+        << to_json(result_of(first_experiment(), *name, 0.5));
+  const auto results = read_results(directory.path());
+  ASSERT_EQ(results.size(), 2u);
+  EXPECT_EQ(results[0].options.seed, uint64_t{'a'});
+  EXPECT_EQ(results[1].options.seed, uint64_t{'b'});
+}
+
+}  // namespace
+}  // namespace ovq::experiments::test
