@@ -86,7 +86,7 @@ TEST(ExperimentSet, SaysWhatIsWrongWithAFile) {
   EXPECT_EQ(error([](json& group) { group["options"]["stps"] = 3; }),
             "pair/sw-ovq: [config] unknown field \"stps\"; did you mean \"steps\"?");
   EXPECT_EQ(error([](json& group) { group["experiments"][1]["options"]["model"] = "sw-nop"; }),
-            "pair/sw-nop: unknown model \"sw-nop\"; did you mean \"sw-nope\"?");
+            "pair/sw-nope: unknown model \"sw-nop\"; did you mean \"sw-nope\"?");
   EXPECT_EQ(error([](json& group) { group["options"]["seed"] = 3; }),
             "pair/sw-ovq: [experiment] options.seed is given; an experiment trains from its seeds, for all its steps");
   // The search.

@@ -93,7 +93,7 @@ sed -i 's/"steps": 150/"steps": 8/' found/pair/sw-ovq-4/run.json
 expect 1 'found/pair/sw-ovq-4 holds a run with other options: steps' "$ovq" reproduce short --out mixed --runs found --jobs 2
 [[ -s mixed/pair/sw-nope-4.json && ! -e mixed/pair/sw-ovq-4.json ]] || failed 'the others did not go on'
 
-# The learning rate that the search finds is used, and known beforehand to nobody.
+# The learning rate that the search finds is used; its runs are not needed once the result is there.
 sed 's/"claims": \[1\],/"search": {"learning_rates": [1e-9, 2e-3], "seeds": [0]},/' experiments/short.json >search.json
 expect 0 '| sw-nope | ' "$ovq" reproduce search.json --seeds 1 --only sw-nope --jobs 2
 [[ $(ls results/search/pair/search) == $'sw-nope-rate-0.002-0.json\nsw-nope-rate-1e-09-0.json' ]] || failed "runs of the search: $(ls results/search/pair/search)"
