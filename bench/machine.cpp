@@ -1,6 +1,5 @@
 #include "bench/machine.h"
 
-#include <link.h>
 #include <sched.h>
 #include <sys/resource.h>
 #include <unistd.h>
@@ -8,7 +7,6 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdlib>
-#include <filesystem>
 #include <fstream>
 #include <string>
 
@@ -67,24 +65,6 @@ Machine describe_machine() {
   double load = 0;
   if (getloadavg(&load, 1) == 1) machine.load_average = load;
   return machine;
-}
-
-std::string loaded_blas() {
-  std::string path;
-  const auto look = [](dl_phdr_info* info, size_t, void* found) {
-    const std::filesystem::path object(info->dlpi_name);
-    const std::string name = object.filename();
-    for (const char* blas : {"libblas", "libopenblas", "libmkl_", "libblis", "libatlas", "libflexiblas"}) {
-      if (!name.starts_with(blas)) continue;
-      std::error_code error;
-      const std::filesystem::path file = std::filesystem::canonical(object, error);
-      *static_cast<std::string*>(found) = error ? object : file;
-      return 1;
-    }
-    return 0;
-  };
-  dl_iterate_phdr(look, &path);
-  return path;
 }
 
 Bystanders::Bystanders() : start_(sample()) {}

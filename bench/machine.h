@@ -4,6 +4,8 @@
 #include <cstdint>
 #include <string>
 
+#include "ovq/base/blas.h"
+
 namespace ovq::bench {
 
 struct Machine {
@@ -14,15 +16,11 @@ struct Machine {
   int threads = 0;
   std::string commit;
   std::string compiler;
-  std::string blas;         // the shared object that is loaded; empty if none is
+  Blas blas;
   double load_average = 0;  // of the last minute, when the benchmark started
 };
 
 Machine describe_machine();
-
-// The BLAS in this process, as the file behind all links. Debian has several, and torch takes what the alternatives
-// say.
-std::string loaded_blas();
 
 // CPU time that went elsewhere while an object of this class lived.
 class Bystanders {

@@ -18,6 +18,13 @@ std::string describe(const Machine& machine) {
                      machine.isa, machine.threads, machine.cores, machine.cpu, machine.compiler);
 }
 
+std::string describe_blas(const Blas& blas) {
+  if (blas.file.empty()) return "BLAS unknown\n";
+  const std::string kernels =
+      blas.kernels.empty() ? "" : fmt::format(", OpenBLAS with its kernels for {}", blas.kernels);
+  return fmt::format("BLAS {}{}\n", blas.file, kernels);
+}
+
 std::string describe_load(const Machine& machine, double bystander_cores, double seconds) {
   return fmt::format("load average {:.2f} at the start; others kept {:.2f} cores busy meanwhile; {:.0f} s in all\n",
                      machine.load_average, bystander_cores, seconds);
@@ -33,7 +40,8 @@ nlohmann::ordered_json to_json(const Machine& machine, double bystander_cores) {
                               {"compiler", machine.compiler},
                               {"load_average", machine.load_average},
                               {"bystander_cores", bystander_cores}};
-  if (!machine.blas.empty()) json["blas"] = machine.blas;
+  if (!machine.blas.file.empty()) json["blas"] = machine.blas.file;
+  if (!machine.blas.kernels.empty()) json["blas_kernels"] = machine.blas.kernels;
   return json;
 }
 

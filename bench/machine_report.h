@@ -10,6 +10,7 @@
 namespace ovq::bench {
 
 std::string describe(const Machine& machine);
+std::string describe_blas(const Blas& blas);
 std::string describe_load(const Machine& machine, double bystander_cores, double seconds);
 nlohmann::ordered_json to_json(const Machine& machine, double bystander_cores);
 

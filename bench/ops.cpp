@@ -49,13 +49,13 @@ std::vector<Job> jobs(bool quick) {
 
 OpsCase measure(const Job& job) {
   const OpsProblem problem(job.shape, 1);
-  const auto run = [&](Path path) {
+  const auto run = [&](Backend backend) {
     const at::AutoGradMode gradients(job.backward);
-    const at::Tensor o = job.call(path, problem.inputs);
+    const at::Tensor o = job.call(backend, problem.inputs);
     if (job.backward) torch::autograd::grad({o}, problem.inputs, {problem.d_o});
   };
-  const auto fused = [&] { run(Path::fused); };
-  const auto plain = [&] { run(Path::plain); };
+  const auto fused = [&] { run(Backend::fused); };
+  const auto plain = [&] { run(Backend::composed); };
   OpsCase result{.fused_peak = allocated_by(fused).peak(), .plain_peak = allocated_by(plain).peak()};
   const auto timings = alternate(job.repetition, fused, plain);
   result.fused = timings[0];

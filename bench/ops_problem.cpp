@@ -15,9 +15,9 @@ namespace ovq::bench {
 namespace {
 
 // Output, then the gradients of q, k, v and beta.
-std::vector<at::Tensor> results(const OpsCall& call, Path path, const std::vector<at::Tensor>& x, const at::Tensor& d_o,
-                                const at::Tensor& assignments) {
-  std::vector<at::Tensor> all = {call(path, x, assignments)};
+std::vector<at::Tensor> results(const OpsCall& call, Backend backend, const std::vector<at::Tensor>& x,
+                                const at::Tensor& d_o, const at::Tensor& assignments) {
+  std::vector<at::Tensor> all = {call(backend, x, assignments)};
   for (const at::Tensor& gradient : torch::autograd::grad({all[0]}, x, {d_o.to(x[0].scalar_type())})) {
     all.push_back(gradient);
   }
@@ -47,12 +47,12 @@ std::vector<at::Tensor> OpsProblem::leaves(at::ScalarType dtype) const {
   return copies;
 }
 
-at::Tensor OpsCall::operator()(Path path, const std::vector<at::Tensor>& x, const at::Tensor& assignments) const {
+at::Tensor OpsCall::operator()(Backend backend, const std::vector<at::Tensor>& x, const at::Tensor& assignments) const {
   if (!ovq) {
-    return path == Path::fused ? ops::attention(x[0], x[1], x[2], x[3], window)
-                               : ops::plain_attention(x[0], x[1], x[2], x[3], window, 0);
+    return backend == Backend::fused ? ops::attention(x[0], x[1], x[2], x[3], window)
+                                     : ops::plain_attention(x[0], x[1], x[2], x[3], window, 0);
   }
-  if (path == Path::fused) return ops::ovq_attention(x[0], x[1], x[2], x[3], options);
+  if (backend == Backend::fused) return ops::ovq_attention(x[0], x[1], x[2], x[3], options);
   const auto empty = ops::PlainState::empty(x[1], x[2], options);
   return ops::plain_ovq_attention(x[0], x[1], x[2], x[3], empty, {}, assignments).o;
 }
@@ -76,11 +76,11 @@ at::Tensor OpsCall::assignments(const std::vector<at::Tensor>& x) const {
 void check_paths_agree(const OpsCall& call, const Shape& shape) {
   const OpsProblem problem(shape, 1);
   const at::Tensor assignments = call.assignments(problem.inputs);
-  const auto run = [&](Path path, at::ScalarType dtype) {
-    return results(call, path, problem.leaves(dtype), problem.d_o, assignments);
+  const auto run = [&](Backend backend, at::ScalarType dtype) {
+    return results(call, backend, problem.leaves(dtype), problem.d_o, assignments);
   };
-  const auto fused = run(Path::fused, at::kFloat), plain = run(Path::plain, at::kFloat);
-  const auto exact = run(Path::plain, at::kDouble);
+  const auto fused = run(Backend::fused, at::kFloat), plain = run(Backend::composed, at::kFloat);
+  const auto exact = run(Backend::composed, at::kDouble);
   const char* const names[] = {"o", "d_q", "d_k", "d_v", "d_beta"};
   for (size_t i = 0; i < exact.size(); ++i) {
     Calibration calibration;

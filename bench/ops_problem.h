@@ -8,10 +8,11 @@
 #include "bench/flops.h"
 #include "bench/tensor.h"
 #include "ovq/kernels/ovq_options.h"
+#include "ovq/ops/backend.h"
 
 namespace ovq::bench {
 
-enum class Path { fused, plain };
+using ops::Backend;
 
 struct OpsProblem {
   OpsProblem(const Shape& shape, uint64_t seed);
@@ -30,7 +31,7 @@ struct OpsCall {
   int64_t window = 0;
 
   // `assignments`, if defined, replaces the choices of the plain path.
-  at::Tensor operator()(Path path, const std::vector<at::Tensor>& x, const at::Tensor& assignments = {}) const;
+  at::Tensor operator()(Backend backend, const std::vector<at::Tensor>& x, const at::Tensor& assignments = {}) const;
   at::Tensor assignments(const std::vector<at::Tensor>& x) const;  // of the fused path; undefined for attention
 };
 

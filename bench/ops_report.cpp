@@ -54,7 +54,7 @@ std::string to_table(const OpsReport& report) {
   for (const OpsCase& result : report.cases)
     if (result.mismatch.empty()) table.add(cells(result));
 
-  std::string text = describe(report.machine) + fmt::format("BLAS {}\n", report.machine.blas);
+  std::string text = describe(report.machine) + describe_blas(report.machine.blas);
   text += describe_load(report.machine, report.bystander_cores, report.seconds) + "\n";
   text += table.text();
   for (const OpsCase& result : report.cases)

@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 #include <stdexcept>
 
+#include "bench/machine_report.h"
 #include "bench/timing.h"
 #include "ovq/base/table.h"
 #include "ovq/models/language_model.h"
@@ -57,7 +58,7 @@ struct Step {
 
 TrainStepReport run_train_step(const TrainStepOptions& options) {
   const models::ModelConfig config = models::model_preset(options.preset).config;
-  TrainStepReport report{.preset = options.preset, .rounds = options.rounds};
+  TrainStepReport report{.machine = describe_machine(), .preset = options.preset, .rounds = options.rounds};
   for (const int64_t length : options.lengths) {
     TrainStepCase result{.length = length, .rows = std::max<int64_t>(1, options.tokens / length)};
     torch::manual_seed(2);
@@ -102,7 +103,8 @@ std::string to_table(const TrainStepReport& report) {
     table.add({std::to_string(c.length), std::to_string(c.rows), milliseconds(c.fused), milliseconds(c.plain),
                times(c.plain / c.fused), milliseconds(c.without), times(c.plain / c.without)});
   }
-  return fmt::format("a training step of {}, best of {}\n\n{}", report.preset, report.rounds, table.text());
+  return describe(report.machine) + describe_blas(report.machine.blas) +
+         fmt::format("a training step of {}, best of {}\n\n{}", report.preset, report.rounds, table.text());
 }
 
 std::string to_json(const TrainStepReport& report) {

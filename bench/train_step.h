@@ -4,6 +4,8 @@
 #include <string>
 #include <vector>
 
+#include "bench/machine.h"
+
 namespace ovq::bench {
 
 struct TrainStepCase {
@@ -19,6 +21,7 @@ struct TrainStepOptions {
 };
 
 struct TrainStepReport {
+  Machine machine;
   std::string preset;
   int rounds = 0;
   std::vector<TrainStepCase> cases;

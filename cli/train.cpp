@@ -4,7 +4,6 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cctype>
-#include <fstream>
 #include <memory>
 #include <string>
 
@@ -14,6 +13,7 @@
 #include "cli/validators.h"
 #include "ovq/base/format.h"
 #include "ovq/base/json_fields.h"
+#include "ovq/base/json_file.h"
 #include "ovq/models/presets.h"
 #include "ovq/train/prepare.h"
 
@@ -30,20 +30,10 @@ struct TrainArguments {
   bool profile = false;
 };
 
-json read_json(const std::string& file) {
-  std::ifstream in(file);
-  if (!in) throw std::runtime_error("cannot open " + file);
-  try {
-    return json::parse(in);
-  } catch (const json::exception& error) {
-    throw std::runtime_error(file + " is not valid JSON: " + error.what());
-  }
-}
-
 // Defaults, then the file, then the flags.
 train::PreparedRun prepare(const TrainArguments& arguments) {
   try {
-    json options = arguments.config.empty() ? json::object() : read_json(arguments.config);
+    json options = arguments.config.empty() ? json::object() : read_json_file(arguments.config);
     if (!options.is_object()) throw std::invalid_argument(arguments.config + " must hold an object of options");
     options.merge_patch(arguments.flags);
     if (arguments.flags.contains("phases")) train::phases_from_json(arguments.flags["phases"]);  // null would be none
@@ -118,7 +108,7 @@ void add_train(CLI::App& app) {
       ->delimiter(',');
   train
       ->add_option_function<std::string>(
-          "--phases", [arguments](const std::string& file) { arguments->flags["phases"] = read_json(file); },
+          "--phases", [arguments](const std::string& file) { arguments->flags["phases"] = read_json_file(file); },
           "A list of phases in a JSON file, each with steps and, where it differs from the run, lengths, centroids, "
           "learning_rate, min_learning_rate, warmup, tokens_per_step")
       ->type_name("FILE");

@@ -1,5 +1,6 @@
 # Tests of tests/base: programs without torch, so that they run sanitized too.
 add_executable(base_test
+  base/blas_test.cpp
   base/checksum_test.cpp
   base/closest_test.cpp
   base/format_test.cpp

@@ -6,32 +6,45 @@ Usage: includes_point_down.py ROOT
 import re
 import sys
 from pathlib import Path
+from typing import Optional
 
 SOURCES = (".h", ".cpp")
 
 
 def layers_of(contributing: str) -> list[str]:
-    """Folders from top to bottom."""
-    return re.findall(r"^\| `([a-z_/]+)/` \|", contributing, re.MULTILINE)
+    """Folders from top to bottom; one that ends in /** stands for all below it."""
+    return re.findall(r"^\| `([a-z_/]+(?:/\*\*)?)/?` \|", contributing, re.MULTILINE)
+
+
+def rank(folder: str, layers: list[str]) -> Optional[int]:
+    """Where a folder stands in the list; None: nowhere."""
+    for number, layer in enumerate(layers):
+        if folder == layer.rstrip("/") or (layer.endswith("/**") and f"{folder}/".startswith(layer[:-2])):
+            return number
+    return None
 
 
 def wrong_includes(root: Path, layers: list[str]) -> list[str]:
     errors = []
-    for layer in {layer.split("/")[0] for layer in layers}:
-        for path in sorted((root / layer).rglob("*")):
-            name = path.relative_to(root)
-            if path.suffix not in SOURCES:
+    roots = {layer.split("/")[0] for layer in layers}
+    include = re.compile(r'\s*#include ["<]((?:%s)(?:/[^">/]+)*)/[^">/]+[">]' % "|".join(roots))
+    for path in sorted(path for name in roots for path in (root / name).rglob("*")):
+        name = path.relative_to(root)
+        own = rank(str(name.parent), layers)
+        if path.suffix not in SOURCES:
+            continue
+        if own is None:
+            errors.append(f"{name}: {name.parent}/ is not in CONTRIBUTING's table of layers")
+            continue
+        for number, line in enumerate(path.read_text().splitlines(), 1):
+            match = include.match(line)
+            if not match:
                 continue
-            own = str(name.parent)
-            if own not in layers:
-                errors.append(f"{name}: {own}/ is not in CONTRIBUTING's table of layers")
-                continue
-            for number, line in enumerate(path.read_text().splitlines(), 1):
-                match = re.match(r'\s*#include "((?:%s)/[^"]*)/[^/"]+"' % "|".join({x.split("/")[0] for x in layers}), line)
-                if not match or match[1] not in layers:
-                    continue
-                if layers.index(match[1]) < layers.index(own):
-                    errors.append(f"{name}:{number}: {own}/ includes from {match[1]}/, which lies above it")
+            other = rank(match[1], layers)
+            if other is None and (root / match[1]).is_dir():
+                errors.append(f"{name}:{number}: {match[1]}/ is not in CONTRIBUTING's table of layers")
+            elif other is not None and other < own:
+                errors.append(f"{name}:{number}: {name.parent}/ includes from {match[1]}/, which lies above it")
     return errors
 
 

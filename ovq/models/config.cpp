@@ -1,9 +1,9 @@
 #include "ovq/models/config.h"
 
-#include <fstream>
 #include <sstream>
 
 #include "ovq/base/json_fields.h"
+#include "ovq/base/json_file.h"
 
 namespace ovq::models {
 namespace {
@@ -83,14 +83,7 @@ json to_json(const ModelConfig& config) {
 }
 
 ModelConfig load_config(const std::filesystem::path& file) {
-  std::ifstream in(file);
-  if (!in) throw std::runtime_error("cannot open " + file.string());
-  json object;
-  try {
-    object = json::parse(in);
-  } catch (const json::exception& error) {
-    throw std::runtime_error(file.string() + " is not valid JSON: " + error.what());
-  }
+  const json object = read_json_file(file);
   try {
     return config_from_json(object);
   } catch (const std::invalid_argument& error) {

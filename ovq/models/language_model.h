@@ -14,7 +14,7 @@ namespace ovq::models {
 using at::Tensor;
 using nn::OptionalTensor;
 
-// The memory of all layers between calls, for a batch of sequences. A default-made one stands before the first token.
+// The memory of all layers between calls, for a batch of sequences. A new one represents an empty context.
 struct ModelState {
   std::vector<nn::MixerState> layers;
 

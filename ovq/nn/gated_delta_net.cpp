@@ -7,13 +7,7 @@
 namespace ovq::nn {
 
 GatedDeltaNet::GatedDeltaNet(const GatedDeltaNetOptions& options)
-    : RecurrentMixer("gated_delta_net", {.width = options.width,
-                                         .heads = options.heads,
-                                         .key_dim = options.key_dim,
-                                         .value_dim = options.value_dim,
-                                         .conv_width = options.conv_width,
-                                         .chunk = options.chunk}),
-      options_(options) {
+    : RecurrentMixer("gated_delta_net", recurrent_options(options)), options_(options) {
   add_query_key_value();
   g_proj_ = add_projection("g_proj", options.heads * options.value_dim);
   a_proj_ = add_projection("a_proj", options.heads);

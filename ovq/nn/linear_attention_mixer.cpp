@@ -5,13 +5,7 @@
 namespace ovq::nn {
 
 LinearAttentionMixer::LinearAttentionMixer(const LinearAttentionMixerOptions& options)
-    : RecurrentMixer("linear_attention_mixer", {.width = options.width,
-                                                .heads = options.heads,
-                                                .key_dim = options.key_dim,
-                                                .value_dim = options.value_dim,
-                                                .conv_width = options.conv_width,
-                                                .chunk = options.chunk}),
-      options_(options) {
+    : RecurrentMixer("linear_attention_mixer", recurrent_options(options)), options_(options) {
   add_query_key_value();
   add_output("o_proj");
   add_query_key_convolutions();

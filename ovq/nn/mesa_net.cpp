@@ -12,13 +12,7 @@ constexpr double kSmallestLambda = 0.25;
 }  // namespace
 
 MesaNet::MesaNet(const MesaNetOptions& options)
-    : RecurrentMixer("mesa_net", {.width = options.width,
-                                  .heads = options.heads,
-                                  .key_dim = options.key_dim,
-                                  .value_dim = options.value_dim,
-                                  .conv_width = options.conv_width,
-                                  .chunk = options.chunk}),
-      options_(options) {
+    : RecurrentMixer("mesa_net", recurrent_options(options)), options_(options) {
   check_positive("mesa_net", "iterations", options.iterations);
   add_query_key_value();
   a_proj_ = add_projection("a_proj", options.heads, true);

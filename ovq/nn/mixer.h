@@ -14,7 +14,7 @@ namespace ovq::nn {
 using at::Tensor;
 using OptionalTensor = c10::optional<Tensor>;
 
-// The memory of one mixer between calls, for a batch of sequences. A default-made one stands before the first token.
+// The memory of one mixer between calls, for a batch of sequences. A new one represents an empty context.
 // Decoding writes into it, so it is copied only on demand.
 struct MixerState {
   MixerState() = default;
@@ -64,8 +64,8 @@ class Mixer : public torch::nn::Module {
   // Decode, mostly T = 1: moves `state` on, in place where that saves memory traffic. No autograd.
   Tensor step(const Tensor& x, MixerState& state);
 
-  // std::invalid_argument unless `state` is one of this mixer's, for so many sequences, or stands before the first
-  // token.
+  // std::invalid_argument unless `state` is one of this mixer's, for so many sequences, or of an empty
+  // context.
   void check_state(const MixerState& state, int64_t batch) const;
 
   // Bytes of the state of one sequence that a pass over `tokens` tokens without gradients leaves, in float. Token by

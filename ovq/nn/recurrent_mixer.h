@@ -24,6 +24,17 @@ struct RecurrentOptions {
   int64_t chunk = 0;
 };
 
+// Of a layer whose options have these names.
+template <class Options>
+RecurrentOptions recurrent_options(const Options& options) {
+  return {.width = options.width,
+          .heads = options.heads,
+          .key_dim = options.key_dim,
+          .value_dim = options.value_dim,
+          .conv_width = options.conv_width,
+          .chunk = options.chunk};
+}
+
 class RecurrentMixer : public Mixer {
  public:
   int64_t state_bytes(int64_t tokens) const override;

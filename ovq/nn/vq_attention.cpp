@@ -3,6 +3,7 @@
 #include <torch/csrc/autograd/graph_task.h>
 
 #include "ovq/base/error.h"
+#include "ovq/base/random.h"
 #include "ovq/nn/cache.h"
 #include "ovq/nn/replaced.h"
 #include "ovq/ops/attention.h"
@@ -23,7 +24,7 @@ uint64_t fingerprint(const Tensor& x) {
   const auto* words = reinterpret_cast<const uint32_t*>(flat.data_ptr<float>());
   uint64_t hash = static_cast<uint64_t>(flat.numel());
   for (int64_t i = 0; i < flat.numel(); ++i) {
-    hash = (hash ^ words[i]) * 0x9e3779b97f4a7c15;
+    hash = (hash ^ words[i]) * kGoldenRatio;
     hash ^= hash >> 32;
   }
   return hash;

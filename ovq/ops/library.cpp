@@ -2,6 +2,7 @@
 // of OvqOptions' fields says: schemas are made of it, and the ops that take options read them off the stack by it.
 #include <torch/library.h>
 
+#include "ovq/base/blas.h"
 #include "ovq/base/json_fields.h"
 #include "ovq/ops/attention.h"
 #include "ovq/ops/ovq_attention.h"
@@ -173,6 +174,7 @@ TORCH_LIBRARY(ovq, library) {
               [](std::string path) { return State::load(path); });
   library.def("state_from_bytes(Tensor bytes) -> __torch__.torch.classes.ovq.State",
               [](const Tensor& bytes) { return State::from_bytes(bytes); });
+  library.def("blas_advice() -> str", [] { return ovq::missing_kernels_text(ovq::loaded_blas()); });
   // The fields of the options, as FieldDescriber has them.
   library.def("ovq_options() -> str", [] { return ovq::describe_fields<OvqOptions>().dump(); });
   library.def(

@@ -7,6 +7,7 @@
 
 #include "ovq/kernels/ovq_dictionary.h"
 #include "ovq/ops/plain_attention.h"
+#include "ovq/ops/rotary.h"
 
 namespace ovq::ops {
 namespace {
@@ -16,17 +17,6 @@ using kernels::NewCentroids;
 using kernels::OvqOptions;
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
-
-// x [..., T, dim] rotated to positions first ... first + T - 1, pairs (i, i + dim / 2)
-Tensor rotate(const Tensor& x, int64_t first, double base) {
-  const int64_t dim = x.size(-1), half = dim / 2;
-  const auto wide = at::TensorOptions().device(x.device()).dtype(at::kDouble);
-  const Tensor frequency = at::pow(base, at::arange(half, wide) * (-2.0 / static_cast<double>(dim)));
-  const Tensor angle = at::arange(first, first + x.size(-2), wide).unsqueeze(1) * frequency;
-  const Tensor cosine = at::cos(angle).to(x.dtype()), sine = at::sin(angle).to(x.dtype());
-  const auto halves = x.split(half, -1);
-  return at::cat({halves[0] * cosine - halves[1] * sine, halves[0] * sine + halves[1] * cosine}, -1);
-}
 
 // NaN compares as -infinity.
 Tensor without_nan(const Tensor& similarity) {
@@ -279,8 +269,8 @@ PlainResult plain_ovq_attention(const Tensor& q, const Tensor& k, const Tensor& 
     Tensor rows = queries[piece], window_keys = state.pending_keys;
     if (options.rope) {
       // The current chunk stands at positions L + 1 ... 2 L, the previous one before it.
-      rows = rotate(rows, chunk + 1 + row, options.rope_base);
-      window_keys = rotate(window_keys, chunk + 1 + row + count - window_keys.size(2), options.rope_base);
+      rows = rotate_composed(rows, chunk + 1 + row, options.rope_base);
+      window_keys = rotate_composed(window_keys, chunk + 1 + row + count - window_keys.size(2), options.rope_base);
     }
     rows = rows.reshape({q.size(0), kv_heads, group * count, q.size(3)});
     if (!hidden.defined() || hidden.size(0) != rows.size(2) || hidden.size(1) != window_keys.size(2)) {

@@ -28,6 +28,20 @@ Tensor positions_of(const Tensor& x, const RotaryOptions& options) {
   return positions;
 }
 
+// Cosines, then sines of `dim` / 2 angles for each position: [T, dim] in double
+Tensor table_of(const Tensor& positions, int64_t dim, double base) {
+  const int64_t half = dim / 2;
+  const Tensor frequencies = (at::arange(half, at::kDouble) * (-std::log(base) / half)).exp();
+  const Tensor angles = positions.unsqueeze(1) * frequencies;
+  return at::cat({angles.cos(), angles.sin()}, 1);
+}
+
+// `table` has x's shape, or one that becomes it.
+Tensor turned(const Tensor& x, const Tensor& table) {
+  const auto halves = x.chunk(2, -1), angles = table.chunk(2, -1);
+  return at::cat({halves[0] * angles[0] - halves[1] * angles[1], halves[0] * angles[1] + halves[1] * angles[0]}, -1);
+}
+
 template <class T>
 void rotate_rows(const Tensor& x, const Tensor& table, T direction, const Tensor& y) {
   const int64_t batch = x.size(0), time = x.size(1), heads = x.size(2), dim = x.size(3);
@@ -69,18 +83,19 @@ class RotaryFunction : public torch::autograd::Function<RotaryFunction> {
 Tensor rotary_table(const Tensor& x, const RotaryOptions& options) {
   check(x.dim() == 4 && x.size(3) % 2 == 0, "rotary", "x has shape ", x.sizes(),
         "; must be [batch, time, heads, dim] with an even dim");
-  const int64_t half = x.size(3) / 2;
-  const Tensor frequencies = (at::arange(half, at::kDouble) * (-std::log(options.base) / half)).exp();
-  const Tensor angles = positions_of(x, options).unsqueeze(1) * frequencies;
-  return at::cat({angles.cos(), angles.sin()}, 1).to(x.options());
+  return table_of(positions_of(x, options), x.size(3), options.base).to(x.options());
 }
 
 Tensor rotary(const Tensor& x, const RotaryOptions& options) { return rotate(x, rotary_table(x, options)); }
 
 Tensor rotate(const Tensor& x, const Tensor& table) {
   if (x.numel() > 0 && has_loops(x)) return RotaryFunction::apply(x, table);
-  const auto halves = x.chunk(2, -1), angles = table.unsqueeze(1).chunk(2, -1);
-  return at::cat({halves[0] * angles[0] - halves[1] * angles[1], halves[0] * angles[1] + halves[1] * angles[0]}, -1);
+  return turned(x, table.unsqueeze(1));
+}
+
+Tensor rotate_composed(const Tensor& x, int64_t first_position, double base) {
+  const Tensor positions = at::arange(first_position, first_position + x.size(-2), at::kDouble);
+  return turned(x, table_of(positions, x.size(-1), base).to(x.options()));
 }
 
 }  // namespace ovq::ops

@@ -1,5 +1,6 @@
 """Loads the compiled library and calls it with Python's kinds of errors."""
 
+import warnings
 from pathlib import Path
 from typing import Any, Callable, Optional
 
@@ -19,6 +20,10 @@ def load() -> None:
         torch.ops.load_library(str(LIBRARY))
     except OSError as error:
         raise ImportError(f"ovq: cannot load {LIBRARY} with torch {torch.__version__}: {error}") from error
+    # OpenBLAS chose its kernels when torch was imported; only the user can have it choose others.
+    advice = torch.ops.ovq.blas_advice()
+    if advice:
+        warnings.warn(f"ovq: {advice}", RuntimeWarning, stacklevel=3)
 
 
 def call(name: str, *arguments: Any, op: Optional[str] = None) -> Any:

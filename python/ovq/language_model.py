@@ -110,7 +110,7 @@ class LanguageModel(CompiledModule):
             tokens: how many new ones.
             temperature: 0: always the most likely token. top_k: of the most likely ones only; 0: of all.
             seed: of the choice; the same numbers give the same tokens.
-            state: continue from it, in place; a ModelState() stands before the first token. The last token returned
+            state: continue from it, in place; a new ModelState() represents an empty context. The last token returned
                 has not been read into it yet.
             piece: tokens of the prompt read at a time.
 

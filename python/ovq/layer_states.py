@@ -1,39 +1,24 @@
 """The memory of mixers and models between calls."""
 
 import os
-from typing import Any, Dict, List, Optional, Tuple, Type, TypeVar, Union
+from typing import Any, Dict, List, Optional, Tuple, Type, TypeVar
 
 import torch
 from torch import Tensor
 
-from ._library import call
+from .memory import Memory, Path, existing
 from .state import State
 
-Path = Union[str, "os.PathLike[str]"]
 Self = TypeVar("Self", bound="LayerStates")
 
 
-class LayerStates:
-    """What MixerState and ModelState have in common. A new one stands before the first token."""
+class LayerStates(Memory):
+    """What MixerState and ModelState have in common. A new one represents an empty context."""
 
-    __slots__ = ("_handle", "__weakref__")
+    __slots__ = ()
 
     def __init__(self) -> None:
         self._handle = torch.classes.ovq.LayerStates()
-
-    @property
-    def position(self) -> int:
-        """Tokens seen."""
-        return self._handle.position()
-
-    @property
-    def nbytes(self) -> int:
-        """Memory held, room to grow included."""
-        return self._handle.nbytes()
-
-    def clone(self: Self) -> Self:
-        """An independent copy, outside of the autograd graph."""
-        return self._wrap(self._handle.clone())
 
     def detach(self: Self) -> Self:
         """The same contents outside of the autograd graph: a copy, since a step writes into them."""
@@ -49,13 +34,7 @@ class LayerStates:
     @classmethod
     def load(cls: Type[Self], path: Path) -> Self:
         """Reads what `save` wrote; ValueError if it is something else or damaged."""
-        name = os.fspath(path)
-        with open(name, "rb"):
-            pass
-        try:
-            return cls._wrap(call("load_states", name))
-        except RuntimeError as error:
-            raise ValueError(str(error)) from None
+        return cls._from("load_states", existing(path))
 
     def __reduce__(self) -> Tuple[Any, ...]:
         try:
@@ -65,20 +44,8 @@ class LayerStates:
         # Copies, since a tensor is pickled with all of its storage.
         return _unpack, (type(self), {name: tensor.detach().clone() for name, tensor in tensors.items()}, metadata)
 
-    def __copy__(self: Self) -> Self:
-        return self.clone()
-
-    def __deepcopy__(self: Self, memo: Dict[int, Any]) -> Self:
-        return self.clone()
-
     def __repr__(self) -> str:
         return f"{type(self).__name__}(position={self.position}, nbytes={self.nbytes})"
-
-    @classmethod
-    def _wrap(cls: Type[Self], handle: Any) -> Self:
-        state = cls.__new__(cls)
-        state._handle = handle
-        return state
 
 
 class MixerState(LayerStates):
@@ -147,7 +114,4 @@ def handles_of(op: str, state: Any, cu_seqlens: Optional[Tensor], kind: Type[Lay
 
 
 def _unpack(kind: Type[LayerStates], tensors: Dict[str, Tensor], metadata: Dict[str, str]) -> LayerStates:
-    try:
-        return kind._wrap(call("unpack_states", tensors, metadata))
-    except RuntimeError as error:
-        raise ValueError(str(error)) from None
+    return kind._from("unpack_states", tensors, metadata)

@@ -2,18 +2,18 @@
 
 import json
 import os
-from typing import Any, Dict, Optional, Tuple, Union
+from typing import Any, Dict, Optional, Tuple
 
 import torch
 from torch import Tensor
 
-from ._library import call
+from .memory import Memory, Path, existing
 from .options import fields_of
 
 FIELDS = fields_of(torch.ops.ovq.ovq_options())
 
 
-class State:
+class State(Memory):
     """Dictionary, pending tokens and position of a batch of sequences, or of one packed sequence.
 
     Made by `ovq_attention(..., return_state=True)`. `ovq_attention` leaves a given state unchanged; `step` moves it on
@@ -21,7 +21,7 @@ class State:
     `centroids`, whatever the context length.
     """
 
-    __slots__ = ("_handle", "__weakref__")
+    __slots__ = ()
 
     def __init__(self, handle: Any) -> None:
         if not isinstance(handle, torch.ScriptObject):
@@ -64,16 +64,6 @@ class State:
         return self._handle.weighted()
 
     @property
-    def position(self) -> int:
-        """Tokens seen."""
-        return self._handle.position()
-
-    @property
-    def nbytes(self) -> int:
-        """Memory in use."""
-        return self._handle.nbytes()
-
-    @property
     def fused(self) -> bool:
         """Whether it belongs to the fused kernels (float32 on the CPU) or to the plain path."""
         return self._handle.fused()
@@ -84,15 +74,11 @@ class State:
         values = json.loads(self._handle.options())
         return {field.name: field.from_json(values[field.name]) for field in FIELDS}
 
-    def clone(self) -> "State":
-        """An independent copy, outside of the autograd graph."""
-        return State(self._handle.clone())
-
     def detach(self) -> "State":
         """The same contents outside of the autograd graph; memory is shared until a step changes one of them."""
         return State(self._handle.detach())
 
-    def save(self, path: Union[str, "os.PathLike[str]"]) -> None:
+    def save(self, path: Path) -> None:
         """Writes a versioned, checksummed file. Only fused states have a file format."""
         try:
             self._handle.save(os.fspath(path))
@@ -100,27 +86,16 @@ class State:
             raise (OSError if self.fused else ValueError)(str(error)) from None
 
     @staticmethod
-    def load(path: Union[str, "os.PathLike[str]"]) -> "State":
+    def load(path: Path) -> "State":
         """Reads what `save` wrote; ValueError if it is something else or damaged."""
-        name = os.fspath(path)
-        with open(name, "rb"):
-            pass
-        try:
-            return State(call("load_state", name))
-        except RuntimeError as error:
-            raise ValueError(f"{name}: {error}") from None
+        name = existing(path)
+        return State._from("load_state", name, prefix=f"{name}: ")
 
     def __reduce__(self) -> Tuple[Any, Tuple[Tensor]]:
         if not self.fused:
             where = f"{self.keys.device} as {self.keys.dtype}"
             raise TypeError(f"cannot pickle a State that lives on {where}; only float32 on the CPU")
         return _from_bytes, (self._handle.to_bytes(),)
-
-    def __copy__(self) -> "State":
-        return self.clone()
-
-    def __deepcopy__(self, memo: Dict[int, Any]) -> "State":
-        return self.clone()
 
     def __repr__(self) -> str:
         batch, heads, size, dim = self.keys.shape
@@ -131,7 +106,4 @@ class State:
 
 
 def _from_bytes(data: Tensor) -> State:
-    try:
-        return State(call("state_from_bytes", data))
-    except RuntimeError as error:
-        raise ValueError(str(error)) from None
+    return State._from("state_from_bytes", data)

@@ -42,27 +42,9 @@ void expect_backward_matches(const OvqCase& c, int64_t earlier = 0) {
 using OvqBackward = OnIsa;
 OVQ_ON_EVERY_ISA(OvqBackward);
 
-// All pairs of time, key dim, value dim and chunk; heads, layout, options and centroids go round.
 TEST_P(OvqBackward, PairsOfSizes) {
-  constexpr int64_t kHeads[][3] = {{1, 1, 1}, {2, 2, 1}, {1, 4, 2}, {1, 3, 3}, {1, 2, 1}};
-  for (int64_t i = 0; i < 14; ++i) {
-    for (int64_t j = 0; j < 7; ++j) {
-      const auto [batch, query_heads, kv_heads] = kHeads[(i + 2 * j) % 5];
-      OvqOptions options = option_variants(kChunks[(i + j) % 5], kCentroids[(i + 3 * j) % 4])[(3 * i + j) % 15];
-      if (kDims[j] % 2 == 1) options.rope = false;
-      if (kDims[j] == 1) options.normalize = false;
-      expect_backward_matches({.batch = batch,
-                               .tokens = kTimes[i],
-                               .query_heads = query_heads,
-                               .kv_heads = kv_heads,
-                               .key_dim = kDims[j],
-                               .value_dim = kDims[(i + 2 * j) % 7],
-                               .options = options,
-                               .layout = kLayouts[(i + j) % 3],
-                               .keys = (i + j) % 4 == 0 ? Keys::gaussian : Keys::unit,
-                               .seed = static_cast<uint64_t>(i * 7 + j)});
-    }
-  }
+  constexpr HeadCounts kHeads[] = {{1, 1, 1}, {2, 2, 1}, {1, 4, 2}, {1, 3, 3}, {1, 2, 1}};
+  for (const OvqCase& c : pairs_of_sizes(kHeads)) expect_backward_matches(c);
 }
 
 TEST_P(OvqBackward, EveryVariantFromEmptyAndFromAState) {

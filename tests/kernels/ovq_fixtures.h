@@ -335,4 +335,34 @@ inline std::vector<OvqOptions> option_variants(int64_t chunk, int64_t centroids)
   return variants;
 }
 
+struct HeadCounts {
+  int64_t batch, query_heads, kv_heads;
+};
+
+// All pairs of time, key dim, value dim and chunk; heads, layout, keys, options and centroids go round.
+inline std::vector<OvqCase> pairs_of_sizes(std::span<const HeadCounts, 5> heads) {
+  std::vector<OvqCase> cases;
+  for (int64_t i = 0; i < 14; ++i) {
+    for (int64_t j = 0; j < 7; ++j) {
+      const auto [batch, query_heads, kv_heads] = heads[(i + 2 * j) % 5];
+      OvqOptions options = option_variants(kChunks[(i + j) % 5], kCentroids[(i + 3 * j) % 4])[(3 * i + j) % 15];
+      if (kDims[j] % 2 == 1) options.rope = false;
+      if (kDims[j] == 1) options.normalize = false;
+      cases.push_back({.batch = batch,
+                       .tokens = kTimes[i],
+                       .query_heads = query_heads,
+                       .kv_heads = kv_heads,
+                       .key_dim = kDims[j],
+                       .value_dim = kDims[(i + 2 * j) % 7],
+                       .options = options,
+                       .layout = kLayouts[(i + j) % 3],
+                       .keys = (i + j) % 4 == 0 ? Keys::gaussian : Keys::unit,
+                       .beta = {},
+                       .cu_seqlens = {},
+                       .seed = static_cast<uint64_t>(i * 7 + j)});
+    }
+  }
+  return cases;
+}
+
 }  // namespace ovq::kernels::test

@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "ovq/ops/backend.h"
 #include "ovq/ops/torch.h"
 #include "tests/kernels/compare.h"
 
@@ -131,12 +132,8 @@ inline void expect_equal(const Results& actual, const Results& expected) {
 }
 
 // The ops take the plain path while an object of this class lives.
-class PlainPath {
- public:
-  PlainPath() { setenv("OVQ_FORCE_REFERENCE", "1", 1); }
-  ~PlainPath() { unsetenv("OVQ_FORCE_REFERENCE"); }
-  PlainPath(const PlainPath&) = delete;
-  PlainPath& operator=(const PlainPath&) = delete;
+struct PlainPath : BackendScope {
+  PlainPath() : BackendScope(Backend::composed) {}
 };
 
 }  // namespace ovq::ops::test

@@ -13,8 +13,9 @@ import ovq
 PACKAGE = Path(ovq.__file__).absolute().parent
 
 
-def run(code, path=PACKAGE.parent):
-    environment = {**os.environ, "PYTHONPATH": str(path)}
+def run(code, path=PACKAGE.parent, **variables):
+    environment = {**os.environ, "PYTHONPATH": str(path), **variables}
+    environment = {name: value for name, value in environment.items() if value is not None}
     return subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=60)
 
 
@@ -30,6 +31,16 @@ def test_order_of_imports(imports):
 def test_import_is_light():
     result = run("import time, torch; start = time.time(); import ovq; print(time.time() - start)")
     assert float(result.stdout) < 2.0  # mostly 0.1; machines are busy
+
+
+def test_slow_kernels_of_openblas_are_told_once():
+    tell = "import torch, ovq, ovq.state; print(torch.ops.ovq.blas_advice())"
+    chosen = run(tell, OPENBLAS_CORETYPE="Prescott")  # by the user, who is not to be told
+    assert (chosen.stdout.strip(), chosen.stderr) == ("", "")
+    left = run(tell, OPENBLAS_CORETYPE=None)  # to OpenBLAS: told where it does not know the CPU
+    advice = left.stdout.strip()
+    assert left.stderr.count("RuntimeWarning: ovq: OpenBLAS does not know this CPU") == (1 if advice else 0)
+    assert (advice in left.stderr) and ("OPENBLAS_CORETYPE=" in advice or not advice)
 
 
 def test_without_the_library(tmp_path):

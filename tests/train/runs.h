@@ -1,32 +1,17 @@
 // Runs small enough for tests, in directories that are removed afterwards.
 #pragma once
 
-#include <unistd.h>
-
 #include <filesystem>
 #include <fstream>
 #include <string>
 
 #include "ovq/models/presets.h"
 #include "ovq/train/trainer.h"
+#include "tests/base/files/fixtures.h"
 
 namespace ovq::train::test {
 
-class TemporaryDirectory {
- public:
-  TemporaryDirectory() {
-    static int count = 0;
-    path_ = std::filesystem::temp_directory_path() /
-            ("ovq-train-" + std::to_string(getpid()) + "-" + std::to_string(count++));
-    std::filesystem::create_directories(path_);
-  }
-  TemporaryDirectory(const TemporaryDirectory&) = delete;
-  ~TemporaryDirectory() { std::filesystem::remove_all(path_); }
-  const std::filesystem::path& path() const { return path_; }
-
- private:
-  std::filesystem::path path_;
-};
+using files::test::TemporaryDirectory;
 
 // What makes any preset tiny enough to be trained in milliseconds.
 inline json miniature(const std::string& pattern) {

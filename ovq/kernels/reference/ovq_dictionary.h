@@ -114,24 +114,20 @@ struct FounderScore {
   }
 };
 
-// Farthest-first traversal with weights: start with the heaviest key, earlier on a tie, then again and again the one
-// with the best score against the chosen ones.
-template <class Scalar>
-std::vector<int64_t> farthest_first(const Matrix<Scalar>& keys, const std::vector<Scalar>& weights, int64_t count) {
+// Farthest-first traversal: `next`, then again and again the key that comes before all others, in increasing order.
+// before(t, u, largest): whether key t does before u, where largest[t] is its similarity to the nearest chosen key.
+template <class Scalar, class Before>
+std::vector<int64_t> farthest_first(const Matrix<Scalar>& keys, int64_t count, int64_t next, Before&& before) {
   std::vector<int64_t> chosen;
   std::vector<bool> taken(keys.rows, false);
   std::vector<Scalar> largest(keys.rows, -std::numeric_limits<Scalar>::infinity());
-  int64_t next = std::max_element(weights.begin(), weights.end()) - weights.begin();
   while (static_cast<int64_t>(chosen.size()) < count) {
     chosen.push_back(next);
     taken[next] = true;
     int64_t farthest = -1;
     for (int64_t t = 0; t < keys.rows; ++t) {
       largest[t] = std::max(largest[t], similarity(keys[t], keys[next], keys.columns));
-      if (taken[t]) continue;
-      if (farthest < 0 || FounderScore(weights[t], largest[t]) < FounderScore(weights[farthest], largest[farthest])) {
-        farthest = t;
-      }
+      if (!taken[t] && (farthest < 0 || before(t, farthest, largest))) farthest = t;
     }
     next = farthest;
   }
@@ -139,25 +135,20 @@ std::vector<int64_t> farthest_first(const Matrix<Scalar>& keys, const std::vecto
   return chosen;
 }
 
-// Farthest-first traversal: start with key 0, then again and again the key least similar to the chosen ones.
+// With weights: starts with the heaviest key, earlier on a tie, and goes on with the best score.
+template <class Scalar>
+std::vector<int64_t> farthest_first(const Matrix<Scalar>& keys, const std::vector<Scalar>& weights, int64_t count) {
+  const int64_t heaviest = std::max_element(weights.begin(), weights.end()) - weights.begin();
+  return farthest_first(keys, count, heaviest, [&](int64_t t, int64_t u, const std::vector<Scalar>& largest) {
+    return FounderScore(weights[t], largest[t]) < FounderScore(weights[u], largest[u]);
+  });
+}
+
+// Without: starts with key 0 and goes on with the key least similar to the chosen ones.
 template <class Scalar>
 std::vector<int64_t> farthest_first(const Matrix<Scalar>& keys, int64_t count) {
-  std::vector<int64_t> chosen;
-  std::vector<bool> taken(keys.rows, false);
-  std::vector<Scalar> largest(keys.rows, -std::numeric_limits<Scalar>::infinity());
-  int64_t next = 0;
-  while (static_cast<int64_t>(chosen.size()) < count) {
-    chosen.push_back(next);
-    taken[next] = true;
-    int64_t farthest = -1;
-    for (int64_t t = 0; t < keys.rows; ++t) {
-      largest[t] = std::max(largest[t], similarity(keys[t], keys[next], keys.columns));
-      if (!taken[t] && (farthest < 0 || largest[t] < largest[farthest])) farthest = t;
-    }
-    next = farthest;
-  }
-  std::sort(chosen.begin(), chosen.end());
-  return chosen;
+  return farthest_first(
+      keys, count, 0, [](int64_t t, int64_t u, const std::vector<Scalar>& largest) { return largest[t] < largest[u]; });
 }
 
 template <class Scalar>
