@@ -5,11 +5,11 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <csignal>
-#include <cstdlib>
 #include <memory>
 
 #include "bench/machine.h"
 #include "cli/commands.h"
+#include "cli/torch_setup.h"
 #include "cli/validators.h"
 #include "ovq/base/closest.h"
 #include "ovq/base/format.h"
@@ -101,10 +101,13 @@ std::vector<PlannedRun> make_plan(const ReproduceArguments& arguments) {
 }
 
 experiments::Workshop workshop(const ReproduceArguments& arguments, const bench::Machine& machine) {
-  json described{{"cpu", machine.cpu},           {"cores", machine.cores}, {"isa", machine.isa},
-                 {"compiler", machine.compiler}, {"blas", machine.blas},   {"threads", 1}};
-  // The user's choice of OpenBLAS's kernels, which decides the last bits.
-  if (const char* kernels = std::getenv("OPENBLAS_CORETYPE")) described["openblas_coretype"] = kernels;
+  const json described{{"cpu", machine.cpu},
+                       {"cores", machine.cores},
+                       {"isa", machine.isa},
+                       {"compiler", machine.compiler},
+                       {"blas", machine.blas.file},
+                       {"blas_kernels", machine.blas.kernels},  // which decide the last bits
+                       {"threads", 1}};
   return {.program = fs::read_symlink("/proc/self/exe"),
           .commit = machine.commit,
           .machine = described,
@@ -189,6 +192,7 @@ std::string table_of(const std::vector<PlannedRun>& plan) {
 }
 
 void reproduce(ReproduceArguments arguments) {
+  set_up_torch(1);  // so that the processes below have the BLAS kernels that are recorded
   const bench::Machine machine = bench::describe_machine();
   if (arguments.jobs == 0) arguments.jobs = machine.cores;
   if (!arguments.from.empty()) return run_again(arguments, machine);
