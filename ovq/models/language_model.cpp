@@ -91,7 +91,7 @@ void LanguageModel::start_by_copying() {
 }
 
 template <class Mix>
-Tensor LanguageModel::run(const Tensor& tokens, Mix&& mix) {
+Tensor LanguageModel::run(const Tensor& tokens, const Tensor& positions, Mix&& mix) {
   check(tokens.dim() == 2, "model", "tokens has ", tokens.dim(), " dimensions; must have 2: [batch, time]");
   TORCH_CHECK_TYPE(tokens.scalar_type() == at::kLong || tokens.scalar_type() == at::kInt, "[model] tokens has dtype ",
                    tokens.scalar_type(), "; must be int64 or int32");
@@ -99,25 +99,30 @@ Tensor LanguageModel::run(const Tensor& tokens, Mix&& mix) {
   for (size_t layer = 0; layer < blocks_.size(); ++layer) {
     Block& block = *blocks_[layer];
     x = x + mix(layer, *block.mixer, block.mixer_norm(x));
-    x = x + block.mlp(block.mlp_norm(x));
+    if (positions.defined() && layer + 1 == blocks_.size()) x = x.flatten(0, 1).index_select(0, positions);
+    x = block.mlp->add_to(x, block.mlp_norm);
   }
   return norm(x);
 }
 
 Tensor LanguageModel::hidden(const Tensor& tokens, const OptionalTensor& cu_seqlens) {
-  return run(tokens, [&](size_t, nn::Mixer& mixer, const Tensor& x) { return mixer.forward(x, cu_seqlens); });
+  return run(tokens, {}, [&](size_t, nn::Mixer& mixer, const Tensor& x) { return mixer.forward(x, cu_seqlens); });
+}
+
+Tensor LanguageModel::hidden_at(const Tensor& tokens, const Tensor& positions) {
+  return run(tokens, positions, [](size_t, nn::Mixer& mixer, const Tensor& x) { return mixer.forward(x); });
 }
 
 Tensor LanguageModel::hidden(const Tensor& tokens, ModelState& state) {
   check_state(tokens, state);
-  return run(tokens,
+  return run(tokens, {},
              [&](size_t layer, nn::Mixer& mixer, const Tensor& x) { return mixer.forward(x, state.layers[layer]); });
 }
 
 Tensor LanguageModel::step(const Tensor& tokens, ModelState& state) {
   const torch::NoGradGuard no_grad;
   check_state(tokens, state);
-  return run(tokens,
+  return run(tokens, {},
              [&](size_t layer, nn::Mixer& mixer, const Tensor& x) { return mixer.step(x, state.layers[layer]); });
 }
 

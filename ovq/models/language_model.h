@@ -43,6 +43,9 @@ class LanguageModel : public torch::nn::Module {
   // tokens [B, T] int64 -> what the output embedding reads, [B, T, width]
   Tensor hidden(const Tensor& tokens, const OptionalTensor& cu_seqlens = {});
   Tensor hidden(const Tensor& tokens, ModelState& state);
+  // The same at `positions` [n] of the flattened tokens only, [n, width]: what comes after the last mixer is computed
+  // for these alone.
+  Tensor hidden_at(const Tensor& tokens, const Tensor& positions);
 
   // [..., width] -> [..., vocab]
   Tensor logits(const Tensor& hidden) { return head(hidden); }
@@ -82,7 +85,7 @@ class LanguageModel : public torch::nn::Module {
   void initialize();
   void start_by_copying();
   template <class Mix>
-  Tensor run(const Tensor& tokens, Mix&& mix);
+  Tensor run(const Tensor& tokens, const Tensor& positions, Mix&& mix);  // positions undefined: all
 
   ModelConfig config_;
   std::vector<std::shared_ptr<Block>> blocks_;

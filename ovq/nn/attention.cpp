@@ -25,13 +25,11 @@ int64_t Attention::state_bytes(int64_t tokens) const {
 }
 
 Tensor Attention::mix(const Tensor& x, MixerState* state, const OptionalTensor& cu_seqlens) {
-  auto [q, k, v] = attention_inputs(x, state, cu_seqlens);
+  c10::optional<ops::RotaryOptions> rotation;
   if (options_.rope) {
-    const ops::RotaryOptions rotation{options_.rope_base, state != nullptr ? state->position : 0, cu_seqlens};
-    const Tensor table = ops::rotary_table(q, rotation);
-    q = ops::rotate(q, table);
-    k = ops::rotate(k, table);
+    rotation = ops::RotaryOptions{options_.rope_base, state != nullptr ? state->position : 0, cu_seqlens};
   }
+  const auto [q, k, v] = attention_inputs(x, state, cu_seqlens, rotation);
   if (state == nullptr) return output(ops::attention(q, k, v, beta(), options_.window, 0, cu_seqlens));
   const Tensor keys = extend_cache(state->tensors["keys"], k, options_.window);
   const Tensor values = extend_cache(state->tensors["values"], v, options_.window);

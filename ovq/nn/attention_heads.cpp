@@ -6,7 +6,9 @@
 #include "ovq/nn/parameters.h"
 #include "ovq/nn/replaced.h"
 #include "ovq/ops/packed.h"
+#include "ovq/ops/projections.h"
 #include "ovq/ops/rms_norm.h"
+#include "ovq/ops/row_loops.h"
 
 namespace ovq::nn {
 namespace {
@@ -27,9 +29,11 @@ HeadOptions completed(const char* op, HeadOptions options) {
   return options;
 }
 
+constexpr double kUnitNormEps = 1e-12;
+
 }  // namespace
 
-Tensor unit_norm(const Tensor& x) { return ops::l2_norm(x, 1e-12); }
+Tensor unit_norm(const Tensor& x) { return ops::l2_norm(x, kUnitNormEps); }
 
 AttentionHeads::AttentionHeads(const char* op, const HeadOptions& options) : op_(op), heads_(completed(op, options)) {
   const int64_t query_width = heads_.heads * heads_.head_dim, key_width = heads_.kv_heads * heads_.head_dim;
@@ -52,9 +56,46 @@ StateLayout AttentionHeads::head_layout() const {
   return layout;
 }
 
+AttentionHeads::Inputs AttentionHeads::fused_inputs(const Tensor& x, const OptionalTensor& cu_seqlens,
+                                                    const c10::optional<ops::RotaryOptions>& rotation) {
+  const std::vector<Tensor> weights = {current(q_proj->weight), current(k_proj->weight), current(v_proj->weight)};
+  const auto part = [&](ShortConvolution& convolution) { return heads_.convolution ? convolution.get() : nullptr; };
+  if (!all_own({q_proj.get(), k_proj.get(), v_proj.get(), part(conv_q), part(conv_k)}) || x.numel() == 0 ||
+      !ops::has_row_kernels({x, weights[0], weights[1], weights[2]})) {
+    return {};
+  }
+  const auto taps = [&](ShortConvolution& convolution) {
+    return heads_.convolution ? current(convolution->weight) : Tensor();
+  };
+  const int64_t dim = heads_.head_dim, key_width = heads_.kv_heads * dim;
+  Tensor angles;
+  if (rotation) angles = ops::rotary_table(at::empty({1, x.size(1), 1, dim}, x.options()), *rotation);
+  ops::ProjectedPart q{.channels = heads_.heads * dim,
+                       .head_dim = dim,
+                       .taps = taps(conv_q),
+                       .unit_eps = kUnitNormEps,
+                       .angles = angles};
+  ops::ProjectedPart k{
+      .channels = key_width, .head_dim = dim, .taps = taps(conv_k), .unit_eps = kUnitNormEps, .angles = angles};
+  ops::ProjectedPart v{.channels = key_width, .head_dim = dim};
+  if (heads_.value_shift) {
+    k.shift = kernels::Shift::previous;
+    v.shift = kernels::Shift::mean;
+    v.share = at::sigmoid(current(alpha));
+  }
+  const std::vector<Tensor> y =
+      ops::projections({.x = x, .weights = weights, .parts = {q, k, v}, .cu_seqlens = cu_seqlens});
+  const auto split = [&](const Tensor& rows, int64_t heads) { return rows.view({x.size(0), x.size(1), heads, dim}); };
+  return {split(y[0], heads_.heads), split(y[1], heads_.kv_heads), split(y[2], heads_.kv_heads)};
+}
+
 AttentionHeads::Inputs AttentionHeads::attention_inputs(const Tensor& x, MixerState* state,
-                                                        const OptionalTensor& cu_seqlens) {
+                                                        const OptionalTensor& cu_seqlens,
+                                                        const c10::optional<ops::RotaryOptions>& rotation) {
   check_width(op_, x, heads_.width);
+  if (state == nullptr) {
+    if (const Inputs in = fused_inputs(x, cu_seqlens, rotation); in.q.defined()) return in;
+  }
   const auto convolved = [&](ShortConvolution& convolution, const char* name, const Tensor& y) {
     if (!heads_.convolution) return y;
     return state == nullptr ? convolution->forward(y, cu_seqlens) : convolution->forward(y, state->tensors[name]);
@@ -67,6 +108,11 @@ AttentionHeads::Inputs AttentionHeads::attention_inputs(const Tensor& x, MixerSt
     const Tensor share = at::sigmoid(current(alpha));
     k = shifted(k, "shift_k", state, cu_seqlens);
     v = share * shifted(v, "shift_v", state, cu_seqlens) + (1 - share) * v;
+  }
+  if (rotation) {
+    const Tensor angles = ops::rotary_table(q, *rotation);
+    q = ops::rotate(q, angles);
+    k = ops::rotate(k, angles);
   }
   return {q, k, v};
 }

@@ -8,6 +8,7 @@
 #include "ovq/nn/mixer.h"
 #include "ovq/nn/projection.h"
 #include "ovq/nn/short_convolution.h"
+#include "ovq/ops/rotary.h"
 
 namespace ovq::nn {
 
@@ -44,9 +45,10 @@ class AttentionHeads : public Mixer {
   };
   // What the states of every attention layer depend on.
   StateLayout head_layout() const;
-  // What the attention sees of x: projected, convolved, of unit norm, shifted. `state` (or null) carries what
-  // convolution and shift need of the tokens before x.
-  Inputs attention_inputs(const Tensor& x, MixerState* state, const OptionalTensor& cu_seqlens);
+  // What the attention sees of x: projected, convolved, of unit norm, shifted, and with a rotation turned by it.
+  // `state` (or null) carries what convolution and shift need of the tokens before x.
+  Inputs attention_inputs(const Tensor& x, MixerState* state, const OptionalTensor& cu_seqlens,
+                          const c10::optional<ops::RotaryOptions>& rotation = {});
   // Bytes of that in the state of one sequence.
   int64_t input_state_bytes(int64_t tokens) const;
   // x [B, T, ...] one token later: what came before it is state's `name`, or at the start of a sequence its own first.
@@ -60,6 +62,10 @@ class AttentionHeads : public Mixer {
   Tensor alpha;  // [], with value_shift
 
  private:
+  // As one op. Undefined where parts are replaced, or there are no kernels for x.
+  Inputs fused_inputs(const Tensor& x, const OptionalTensor& cu_seqlens,
+                      const c10::optional<ops::RotaryOptions>& rotation);
+
   const char* op_;
   HeadOptions heads_;
 };

@@ -2,6 +2,8 @@
 
 #include "ovq/nn/parameters.h"
 #include "ovq/nn/replaced.h"
+#include "ovq/ops/gated_mlp.h"
+#include "ovq/ops/row_loops.h"
 
 namespace ovq::nn {
 
@@ -13,7 +15,28 @@ GatedMlpImpl::GatedMlpImpl(int64_t width, int64_t inner) {
 
 at::Tensor GatedMlpImpl::forward(const at::Tensor& x) {
   if (const PartCall* call = call_of(*this)) return (*call)(x, {}, {});
+  const ops::GatedMlpInputs inputs{
+      .x = x, .gate = current(gate_proj->weight), .up = current(up_proj->weight), .down = current(down_proj->weight)};
+  if (all_own({gate_proj.get(), up_proj.get(), down_proj.get()}) &&
+      ops::has_row_kernels({x, inputs.gate, inputs.up, inputs.down})) {
+    return ops::gated_mlp(inputs);
+  }
   return down_proj(at::silu(gate_proj(x)) * up_proj(x));
+}
+
+at::Tensor GatedMlpImpl::add_to(const at::Tensor& x, RMSNorm& norm) {
+  const ops::GatedMlpInputs inputs{.x = x,
+                                   .norm = current(norm->weight),
+                                   .gate = current(gate_proj->weight),
+                                   .up = current(up_proj->weight),
+                                   .down = current(down_proj->weight),
+                                   .eps = norm->eps(),
+                                   .residual = true};
+  if (all_own({this, norm.get(), gate_proj.get(), up_proj.get(), down_proj.get()}) && norm->groups() == 1 &&
+      ops::has_row_kernels({x, inputs.norm, inputs.gate, inputs.up, inputs.down})) {
+    return ops::gated_mlp(inputs);
+  }
+  return x + forward(norm(x));
 }
 
 }  // namespace ovq::nn

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "ovq/nn/projection.h"
+#include "ovq/nn/rms_norm.h"
 
 namespace ovq::nn {
 
@@ -9,6 +10,8 @@ class GatedMlpImpl : public torch::nn::Module {
  public:
   GatedMlpImpl(int64_t width, int64_t inner);
   at::Tensor forward(const at::Tensor& x);
+  // x + forward(norm(x)), as one op where nothing is replaced
+  at::Tensor add_to(const at::Tensor& x, RMSNorm& norm);
 
   Projection gate_proj{nullptr}, up_proj{nullptr}, down_proj{nullptr};
 };

@@ -1,5 +1,6 @@
 #include "ovq/nn/replaced.h"
 
+#include <algorithm>
 #include <utility>
 
 namespace ovq::nn {
@@ -30,6 +31,12 @@ const PartCall* call_of(const torch::nn::Module& part) {
   if (active_replaced == nullptr) return nullptr;
   const auto at = active_replaced->parts.find(&part);
   return at == active_replaced->parts.end() ? nullptr : &at->second;
+}
+
+bool all_own(std::initializer_list<const torch::nn::Module*> parts) {
+  if (active_replaced == nullptr) return true;
+  return std::all_of(parts.begin(), parts.end(),
+                     [](const torch::nn::Module* part) { return part == nullptr || call_of(*part) == nullptr; });
 }
 
 }  // namespace ovq::nn

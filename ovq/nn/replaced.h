@@ -5,6 +5,7 @@
 #pragma once
 
 #include <functional>
+#include <initializer_list>
 #include <unordered_map>
 
 #include "ovq/ops/torch.h"
@@ -40,5 +41,8 @@ const at::Tensor& current_to_write(const char* name, const at::Tensor& own);
 
 // What to call in place of `part`; null: itself.
 const PartCall* call_of(const torch::nn::Module& part);
+
+// Whether all of them (null ones do not count) are called themselves: only then may one op do the work of several.
+bool all_own(std::initializer_list<const torch::nn::Module*> parts);
 
 }  // namespace ovq::nn

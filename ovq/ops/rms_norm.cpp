@@ -5,6 +5,7 @@
 #include "ovq/base/error.h"
 #include "ovq/ops/cpu_loops.h"
 #include "ovq/ops/inputs.h"
+#include "ovq/ops/row_loops.h"
 
 namespace ovq::ops {
 namespace {
@@ -90,6 +91,11 @@ class RmsNormFunction : public torch::autograd::Function<RmsNormFunction> {
                         int64_t groups) {
     RECORD_USER_SCOPE("ovq::rms_norm_forward");
     const Tensor x = x_any.contiguous(), weight = weight_any.contiguous();
+    if (groups == 1 && has_row_kernels({x, weight})) {
+      const NormedRows rows = norm_rows(x, weight, eps);
+      context->save_for_backward({x, weight, rows.r});
+      return rows.y;
+    }
     const Tensor y = at::empty(x.sizes(), x.options()), r = inverse_norms(x, groups);
     const double scale = static_cast<double>(groups) / static_cast<double>(x.size(-1));
     AT_DISPATCH_FLOATING_TYPES(x.scalar_type(), "rms_norm", [&] { normalise<scalar_t>(x, weight, scale, eps, y, r); });
@@ -101,7 +107,12 @@ class RmsNormFunction : public torch::autograd::Function<RmsNormFunction> {
     RECORD_USER_SCOPE("ovq::rms_norm_backward");
     const variable_list saved = context->get_saved_variables();
     const Tensor &x = saved[0], &weight = saved[1], &r = saved[2];
-    const Tensor d_y = gradients[0].contiguous(), d_x = at::empty(x.sizes(), x.options());
+    const Tensor d_y = gradients[0].contiguous();
+    if (r.dim() == 1) {
+      const NormGradients rows = norm_rows_backward(d_y, x, weight, r, {});
+      return once_differentiable("rms_norm", {rows.d_x, rows.d_weight, Tensor(), Tensor()});
+    }
+    const Tensor d_x = at::empty(x.sizes(), x.options());
     const Tensor d_w = at::empty({(r.size(0) + kBlock - 1) / kBlock, x.size(-1)}, x.options());
     AT_DISPATCH_FLOATING_TYPES(x.scalar_type(), "rms_norm_backward",
                                [&] { rms_norm_backward<scalar_t>(d_y, x, weight, r, d_x, d_w); });

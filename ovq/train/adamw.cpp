@@ -1,6 +1,8 @@
 #include "ovq/train/adamw.h"
 
+#include <algorithm>
 #include <cmath>
+#include <numeric>
 
 #include "ovq/base/error.h"
 #include "ovq/ops/cpu_loops.h"
@@ -10,6 +12,13 @@ namespace ovq::train {
 namespace {
 
 constexpr int64_t kBlock = 1 << 14;
+
+template <class Blocks, class Body>
+void for_all(const Blocks& blocks, Body&& body) {
+  kernels::parallel_for(static_cast<int64_t>(blocks.size()), at::get_num_threads(), [&](int64_t index, int) {
+    body(static_cast<size_t>(index), blocks[static_cast<size_t>(index)]);
+  });
+}
 
 }  // namespace
 
@@ -27,40 +36,49 @@ AdamW::AdamW(const torch::nn::Module& model, const AdamWOptions& options) : opti
   }
 }
 
+std::vector<AdamW::Block> AdamW::blocks() const {
+  std::vector<Block> all;
+  for (const Entry& entry : entries_) {
+    at::Tensor& gradient = entry.parameter.mutable_grad();
+    if (!gradient.defined()) continue;
+    if (!gradient.is_contiguous()) gradient = gradient.contiguous();
+    auto* const values = gradient.data_ptr<float>();
+    for (int64_t first = 0; first < gradient.numel(); first += kBlock) {
+      all.push_back({&entry, values + first, first, std::min(kBlock, gradient.numel() - first)});
+    }
+  }
+  return all;
+}
+
 double AdamW::clip_gradients(double clip) {
   const torch::NoGradGuard no_grad;
-  double squares = 0;
-  for (const Entry& entry : entries_) {
-    if (!entry.parameter.grad().defined()) continue;
-    squares += std::pow(entry.parameter.grad().norm().item<double>(), 2);
-  }
-  const double norm = std::sqrt(squares);
+  const std::vector<Block> all = blocks();
+  std::vector<double> squares(all.size());
+  for_all(all, [&](size_t i, const Block& block) { squares[i] = sum_of_squares(block.count, block.gradient); });
+  const double norm = std::sqrt(std::accumulate(squares.begin(), squares.end(), 0.0));
   if (clip > 0 && std::isfinite(norm) && norm > clip) {
-    for (Entry& entry : entries_) {
-      if (entry.parameter.grad().defined()) entry.parameter.mutable_grad().mul_(clip / norm);
-    }
+    const auto factor = static_cast<float>(clip / norm);
+    for_all(all, [&](size_t, const Block& block) { scale(factor, block.count, block.gradient); });
   }
   return norm;
 }
 
 void AdamW::step(double rate) {
   ++steps_;
+  const torch::NoGradGuard no_grad;
   const double correct1 = 1 - std::pow(options_.beta1, steps_), correct2 = 1 - std::pow(options_.beta2, steps_);
-  AdamWFactors factors{.beta1 = static_cast<float>(options_.beta1),
-                       .beta2 = static_cast<float>(options_.beta2),
-                       .size = static_cast<float>(rate / correct1),
-                       .inverse_root = static_cast<float>(1 / std::sqrt(correct2)),
-                       .eps = static_cast<float>(options_.eps)};
-  for (Entry& entry : entries_) {
-    if (!entry.parameter.grad().defined()) continue;
-    const at::Tensor gradient = entry.parameter.grad().contiguous();
+  const AdamWFactors common{.beta1 = static_cast<float>(options_.beta1),
+                            .beta2 = static_cast<float>(options_.beta2),
+                            .size = static_cast<float>(rate / correct1),
+                            .inverse_root = static_cast<float>(1 / std::sqrt(correct2)),
+                            .eps = static_cast<float>(options_.eps)};
+  for_all(blocks(), [&](size_t, const Block& block) {
+    const Entry& entry = *block.entry;
+    AdamWFactors factors = common;
     factors.keep = static_cast<float>(entry.decay ? 1 - rate * options_.weight_decay : 1.0);
-    const float* g = gradient.data_ptr<float>();
-    float *m = entry.m.data_ptr<float>(), *v = entry.v.data_ptr<float>(), *p = entry.parameter.data_ptr<float>();
-    ops::parallel_blocks(entry.parameter.numel(), kBlock, 4, [&](int64_t begin, int64_t end) {
-      adamw_update(factors, end - begin, g + begin, m + begin, v + begin, p + begin);
-    });
-  }
+    adamw_update(factors, block.count, block.gradient, entry.m.data_ptr<float>() + block.first,
+                 entry.v.data_ptr<float>() + block.first, entry.parameter.data_ptr<float>() + block.first);
+  });
 }
 
 void AdamW::zero_gradients() {

@@ -1,4 +1,4 @@
-// AdamW over the named parameters of a model, in one pass per parameter:
+// AdamW over the named parameters of a model, in one pass over all of them:
 //   m <- b1 m + (1 - b1) g,  v <- b2 v + (1 - b2) g^2,  p <- p (1 - rate decay) - rate m' / (sqrt(v') + eps)
 // with m' = m / (1 - b1^t), v' = v / (1 - b2^t). No decay on norms, betas, gates, biases and codebooks: what has fewer
 // than two dimensions, or is a convolution or a codebook. torch::optim keeps its state under keys that differ between
@@ -39,6 +39,14 @@ class AdamW {
     at::Tensor parameter, m, v;
     bool decay;
   };
+  // A piece of a parameter, as much as a thread takes at a time.
+  struct Block {
+    const Entry* entry;
+    float* gradient;
+    int64_t first, count;
+  };
+  std::vector<Block> blocks() const;  // of all that have gradients
+
   AdamWOptions options_;
   std::vector<Entry> entries_;
   int64_t steps_ = 0;

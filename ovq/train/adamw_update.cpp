@@ -14,4 +14,24 @@ void adamw_update(const AdamWFactors& factors, int64_t count, const float* __res
   }
 }
 
+double sum_of_squares(int64_t count, const float* values) {
+  constexpr int64_t kLanes = 16;
+  double lanes[kLanes] = {};
+  int64_t i = 0;
+  for (; i + kLanes <= count; i += kLanes) {
+    for (int64_t lane = 0; lane < kLanes; ++lane) {
+      const double value = values[i + lane];
+      lanes[lane] += value * value;
+    }
+  }
+  double sum = 0;
+  for (; i < count; ++i) sum += static_cast<double>(values[i]) * values[i];
+  for (const double lane : lanes) sum += lane;
+  return sum;
+}
+
+void scale(float factor, int64_t count, float* values) {
+  for (int64_t i = 0; i < count; ++i) values[i] *= factor;
+}
+
 }  // namespace ovq::train

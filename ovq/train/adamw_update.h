@@ -16,4 +16,7 @@ struct AdamWFactors {
 void adamw_update(const AdamWFactors& factors, int64_t count, const float* gradient, float* m, float* v,
                   float* parameter);
 
+double sum_of_squares(int64_t count, const float* values);
+void scale(float factor, int64_t count, float* values);
+
 }  // namespace ovq::train

@@ -76,9 +76,8 @@ StepReport Trainer::step() {
       const int64_t first = rows * part / parts, last = rows * (part + 1) / parts;
       const Tensor inside = batch.positions.ge(first * length).logical_and(batch.positions.lt(last * length));
       const Tensor chosen = inside.nonzero().flatten();
-      const Tensor hidden = model_->hidden(batch.tokens.narrow(0, first, last - first)).flatten(0, 1);
-      const Tensor logits =
-          model_->logits(hidden.index_select(0, batch.positions.index_select(0, chosen) - first * length));
+      const Tensor positions = batch.positions.index_select(0, chosen) - first * length;
+      const Tensor logits = model_->logits(model_->hidden_at(batch.tokens.narrow(0, first, last - first), positions));
       const Tensor wanted = batch.targets.index_select(0, chosen);
       Tensor loss = at::cross_entropy_loss(logits, wanted, {}, at::Reduction::Sum) / targets;
       report.loss += loss.item<double>();

@@ -1,0 +1,75 @@
+#include "ovq/kernels/simd/row_kernels.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "ovq/kernels/simd/row_kernels.cpp"
+// clang-format off
+#include "hwy/foreach_target.h"
+#include "hwy/highway.h"
+// clang-format on
+
+#include "ovq/kernels/simd/heads-inl.h"
+#include "ovq/kernels/simd/rows-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace ovq::kernels::detail {
+namespace HWY_NAMESPACE {
+
+const RowKernels* row_kernels_of_target() {
+  static const RowKernels kernels = {
+      .isa = hwy::TargetName(HWY_TARGET),
+      .norm = norm_entry,
+      .norm_backward = norm_backward_entry,
+      .gate = gate_entry,
+      .gate_backward = gate_backward_entry,
+      .heads = heads_entry,
+      .heads_backward = heads_backward_entry,
+  };
+  return &kernels;
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace ovq::kernels::detail
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+
+#include <string_view>
+#include <vector>
+
+#include "ovq/kernels/simd/read_kernels.h"
+
+namespace ovq::kernels::detail {
+namespace {
+
+HWY_EXPORT(row_kernels_of_target);
+
+// Those this machine can run, best first. Highway's own choice, which the process shares, is put back.
+std::vector<const RowKernels*> usable() {
+  std::vector<const RowKernels*> all;
+  const int64_t targets = hwy::SupportedTargets() & HWY_TARGETS;
+  for (int bit = 0; bit < 63; ++bit) {
+    if ((targets >> bit & 1) == 0) continue;
+    hwy::SetSupportedTargetsForTest(int64_t{1} << bit);
+    hwy::GetChosenTarget().Update(hwy::SupportedTargets());
+    all.push_back(HWY_DYNAMIC_DISPATCH(row_kernels_of_target)());
+    hwy::SetSupportedTargetsForTest(0);
+  }
+  hwy::GetChosenTarget().Update(hwy::SupportedTargets());
+  return all;
+}
+
+}  // namespace
+
+int64_t head_rows_scratch(const HeadRows& in) { return (6 + 2 * in.taps_count + 2) * in.channels; }
+
+const RowKernels& row_kernels() {
+  const std::string_view wanted = read_kernels().isa;  // first: the look-ups of both go through Highway's choice
+  static const std::vector<const RowKernels*> all = usable();
+  for (const RowKernels* kernels : all) {
+    if (wanted == kernels->isa) return *kernels;
+  }
+  return *all.back();  // the baseline
+}
+
+}  // namespace ovq::kernels::detail
+#endif

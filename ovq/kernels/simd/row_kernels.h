@@ -1,0 +1,79 @@
+// What a layer does with rows between its matrix products, compiled once per instruction set: norms, gates, and what
+// makes queries, keys and values of a projection. Everything above it (which rows, which thread) is plain C++.
+#pragma once
+
+#include <cstdint>
+
+namespace ovq::kernels {
+
+// What a token's row is made of, of its own and the one before it; at the start of a sequence that is its own.
+enum class Shift {
+  none,
+  previous,  // the row before
+  mean,      // share * the row before + (1 - share) * its own
+};
+
+}  // namespace ovq::kernels
+
+namespace ovq::kernels::detail {
+
+// y = x r weight, r = (mean(x^2) + eps)^(-1/2)
+struct NormRows {
+  const float* x = nullptr;  // [rows][width]
+  const float* weight = nullptr;
+  int64_t rows = 0, width = 0;
+  float eps = 0;
+};
+struct NormRowsBackward {
+  const float* d_y = nullptr;
+  const float* r = nullptr;
+  const float* add = nullptr;  // [rows][width], added to d_x; nullptr: nothing
+  float* d_x = nullptr;
+  float* d_weight = nullptr;  // [width], written
+};
+
+// From the projected rows of one sequence: a short convolution, silu, norm one per head, the shift, a rotation; each
+// optional, in this order.
+struct HeadRows {
+  const float* y = nullptr;  // [time][channels], `y_stride` apart
+  int64_t y_stride = 0, time = 0, channels = 0;
+  const float* taps = nullptr;  // [taps_count][channels], `taps_stride` apart, the token's own last; nullptr: none
+  int64_t taps_stride = 0, taps_count = 0;
+  const float* taps_bias = nullptr;  // [channels]; nullptr: zeros
+  bool silu = false;
+  bool unit = false;
+  float eps = 0;                  // of the norm
+  int64_t head_dim = 0;           // divides channels
+  const float* angles = nullptr;  // [time][head_dim]: cosines, then sines; nullptr: no rotation
+  Shift shift = Shift::none;
+  float share = 0;
+};
+struct HeadRowsBackward {
+  const float* d_out = nullptr;  // [time][channels], `out_stride` apart
+  int64_t out_stride = 0;
+  float* d_y = nullptr;     // as y
+  float* d_taps = nullptr;  // [taps_count][channels] written, `d_taps_stride` apart; nullptr without taps
+  int64_t d_taps_stride = 0;
+  float* d_taps_bias = nullptr;  // [channels] written; nullptr: not wanted
+  double d_share = 0;            // written
+};
+
+// Floats of scratch that the two below need.
+int64_t head_rows_scratch(const HeadRows& in);
+
+struct RowKernels {
+  const char* isa;
+  void (*norm)(const NormRows& in, float* y, float* r);
+  void (*norm_backward)(const NormRows& in, const NormRowsBackward& out);
+  // a = silu(gate) * up, with the rows [gate | up] of 2 * width
+  void (*gate)(const float* gate_up, int64_t rows, int64_t width, float* a);
+  // d_a is replaced by a.
+  void (*gate_backward)(const float* gate_up, int64_t rows, int64_t width, float* d_a, float* d_gate_up);
+  void (*heads)(const HeadRows& in, float* scratch, float* out, int64_t out_stride);
+  void (*heads_backward)(const HeadRows& in, float* scratch, HeadRowsBackward& out);
+};
+
+// Those of the instruction set that isa() names.
+const RowKernels& row_kernels();
+
+}  // namespace ovq::kernels::detail
