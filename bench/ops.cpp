@@ -75,7 +75,9 @@ OpsReport run_ops(const BenchOptions& options) {
     OpsCase result;
     try {
       check_paths_agree(job.call, checked_shape(job.shape, job.call.options.chunk));
+      const Bystanders beside;
       result = measure(job);
+      result.bystander_cores = beside.busy_cores();
     } catch (const Mismatch& mismatch) {
       result.mismatch = mismatch.what();
     }

@@ -18,6 +18,8 @@ struct OpsCase {
   Timing fused, plain;
   int64_t fused_peak = 0, plain_peak = 0;  // bytes at a time, beyond the inputs: tensors and the kernels' buffers
 
+  double bystander_cores = 0;  // that others kept busy while it was timed
+
   double speedup() const { return plain.best / fused.best; }
   double memory_ratio() const { return static_cast<double>(plain_peak) / static_cast<double>(fused_peak); }
 };

@@ -20,7 +20,8 @@ std::vector<std::string> cells(const OpsCase& result) {
           fmt::format("{:.2f} x", result.speedup()),
           bytes_text(static_cast<double>(result.fused_peak)),
           bytes_text(static_cast<double>(result.plain_peak)),
-          fmt::format("{:.1f} x", result.memory_ratio())};
+          fmt::format("{:.1f} x", result.memory_ratio()),
+          fmt::format("{:.2f}", result.bystander_cores)};
 }
 
 nlohmann::ordered_json to_json(const Timing& timing) {
@@ -39,6 +40,7 @@ nlohmann::ordered_json to_json(const OpsCase& result) {
   json["plain"]["peak_bytes"] = result.plain_peak;
   json["plain_over_fused_time"] = result.speedup();
   json["plain_over_fused_bytes"] = result.memory_ratio();
+  json["bystander_cores"] = result.bystander_cores;
   return json;
 }
 
@@ -49,8 +51,8 @@ bool OpsReport::matched() const {
 }
 
 std::string to_table(const OpsReport& report) {
-  Table table = Table::of_named_rows(
-      {"case", "fused best", "median", "plain best", "median", "faster", "fused peak", "plain peak", "smaller"});
+  Table table = Table::of_named_rows({"case", "fused best", "median", "plain best", "median", "faster", "fused peak",
+                                      "plain peak", "smaller", "others"});
   for (const OpsCase& result : report.cases)
     if (result.mismatch.empty()) table.add(cells(result));
 

@@ -34,7 +34,8 @@ std::vector<std::string> cells(const Report& report, const CaseResult& result) {
           seconds_text(result.timing.median),
           counted ? fmt::format("{:.1f}", result.flops / result.timing.best * 1e-9) : "",
           counted ? fmt::format("{:.1f}", percent_of_peak(report, result)) : "",
-          result.bytes_allocated ? bytes_text(static_cast<double>(*result.bytes_allocated)) : ""};
+          result.bytes_allocated ? bytes_text(static_cast<double>(*result.bytes_allocated)) : "",
+          fmt::format("{:.2f}", result.bystander_cores)};
 }
 
 std::string header(const Report& report) {
@@ -65,8 +66,10 @@ nlohmann::ordered_json to_json(const Report& report, const CaseResult& result) {
     json["flops"] = result.flops;
     json["gflops_per_second"] = result.flops / result.timing.best * 1e-9;
     json["percent_of_peak"] = percent_of_peak(report, result);
+    json["percent_of_peak_median"] = 100 * result.flops / result.timing.median / report.fma_peak;
   }
   if (result.bytes_allocated) json["bytes_allocated"] = *result.bytes_allocated;
+  json["bystander_cores"] = result.bystander_cores;
   for (const Figure& figure : result.figures) json["figures"].push_back(to_json(figure));
   return json;
 }
@@ -86,7 +89,7 @@ std::vector<std::string> Report::notes() const {
 }
 
 std::string to_table(const Report& report) {
-  Table table = Table::of_named_rows({"case", "best", "median", "GFLOP/s", "% peak", "allocated"});
+  Table table = Table::of_named_rows({"case", "best", "median", "GFLOP/s", "% peak", "allocated", "others"});
   for (const CaseResult& result : report.cases)
     if (result.mismatch.empty()) table.add(cells(report, result));
   const std::vector<std::string> rows = table.lines();

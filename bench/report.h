@@ -24,6 +24,8 @@ struct CaseResult {
   double flops = 0;                        // 0: not what the case is about
   std::optional<int64_t> bytes_allocated;  // by the kernels, at the peak, beyond inputs and outputs
   std::vector<Figure> figures;             // particular to the case
+  double bystander_cores = 0;              // that others kept busy while it was timed, mean of the passes
+  int passes = 0;
 };
 
 struct Report {

@@ -7,6 +7,7 @@
 #include <cstdio>
 
 #include "bench/check.h"
+#include "bench/machine.h"
 
 namespace ovq::bench {
 namespace {
@@ -30,7 +31,10 @@ void Runner::run(const std::string& name, const std::function<void()>& check,
   if (known != cases_.end()) {
     if (!known->mismatch.empty() || !known->figures.empty()) return;
     const CurrentCase shown(name);
+    const Bystanders bystanders;
     std::vector<double> seconds = measure().timing.seconds;
+    // Every pass counts the same.
+    known->bystander_cores += (bystanders.busy_cores() - known->bystander_cores) / ++known->passes;
     seconds.insert(seconds.end(), known->timing.seconds.begin(), known->timing.seconds.end());
     known->timing = summary(seconds);
     return;
@@ -39,7 +43,10 @@ void Runner::run(const std::string& name, const std::function<void()>& check,
   CaseResult result;
   try {
     check();
+    const Bystanders bystanders;
     result = measure();
+    result.bystander_cores = bystanders.busy_cores();
+    result.passes = 1;
   } catch (const Mismatch& mismatch) {
     result.mismatch = mismatch.what();
   }

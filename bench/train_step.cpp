@@ -4,18 +4,19 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdlib>
-#include <limits>
+#include <memory>
 #include <nlohmann/json.hpp>
-#include <stdexcept>
 
 #include "bench/machine_report.h"
-#include "bench/timing.h"
+#include "ovq/base/format.h"
 #include "ovq/base/table.h"
 #include "ovq/models/language_model.h"
 #include "ovq/models/presets.h"
 #include "ovq/ops/backend.h"
+#include "ovq/tasks/mixture.h"
+#include "ovq/tasks/registry.h"
 #include "ovq/train/adamw.h"
+#include "ovq/train/evaluate.h"
 
 namespace ovq::bench {
 namespace {
@@ -23,6 +24,8 @@ namespace {
 using at::Tensor;
 
 constexpr double kLossTolerance = 1e-4;  // relative: the same weights and tokens, other roundings
+constexpr const char* kTask = "recall";
+constexpr const char* kReference = "sw-nope";  // what the speed of the others is compared with
 
 // What a step costs without mixing: the ceiling of any speed-up.
 class NoMixer : public nn::Mixer {
@@ -33,91 +36,239 @@ class NoMixer : public nn::Mixer {
   Tensor mix(const Tensor& x, nn::MixerState*, const nn::OptionalTensor&) override { return x; }
 };
 
-struct Step {
-  Step(const models::ModelConfig& config, int64_t rows, int64_t length)
-      : model(models::make_model(config, 1)), tokens(at::randint(config.vocab_size, {rows, length + 1}, at::kLong)) {
-    optimizer = std::make_unique<train::AdamW>(*model, train::AdamWOptions{});
+std::vector<train::BatchTensors> batches_of(const std::string& scale, int64_t tokens) {
+  const auto task = tasks::make_task(kTask, {{"scale", scale}});
+  std::vector<train::BatchTensors> batches;
+  for (const tasks::StepShape& shape : tasks::step_shapes(*task, {tasks::preset(kTask, scale).train_lengths, tokens})) {
+    batches.push_back(train::to_tensors(task->sample({.rows = shape.rows, .length = shape.length, .seed = 1})));
+  }
+  return batches;
+}
+
+class Step {
+ public:
+  Step(const models::ModelConfig& config, std::vector<train::BatchTensors> batches)
+      : model_(models::make_model(config, 1)), batches_(std::move(batches)), optimizer_(*model_, {}) {
+    for (const train::BatchTensors& batch : batches_) {
+      tokens_ += batch.tokens.numel();
+      targets_ += batch.targets.numel();
+    }
   }
 
-  double run() {
-    optimizer->zero_gradients();
-    const Tensor logits = model->forward(tokens.slice(1, 0, -1));
-    const Tensor loss = at::cross_entropy_loss(logits.flatten(0, 1), tokens.slice(1, 1).flatten());
-    loss.backward();
-    optimizer->clip_gradients(1.0);
-    optimizer->step(1e-5);
-    return loss.item<double>();
+  void remove_mixers() {
+    for (const auto& block : model_->blocks()) block->mixer = std::make_shared<NoMixer>();
   }
 
-  std::shared_ptr<models::LanguageModel> model;
-  std::unique_ptr<train::AdamW> optimizer;
-  Tensor tokens;
+  int64_t tokens() const { return tokens_; }
+
+  double loss() {
+    const torch::NoGradGuard no_grad;
+    double sum = 0;
+    for (const train::BatchTensors& batch : batches_) sum += loss_of(batch).item<double>();
+    return sum;
+  }
+
+  void run() {
+    model_->begin_step(0, 1);
+    optimizer_.zero_gradients();
+    for (const train::BatchTensors& batch : batches_) loss_of(batch).backward();
+    optimizer_.clip_gradients(1.0);
+    optimizer_.step(1e-5);
+    model_->end_step();
+  }
+
+ private:
+  Tensor loss_of(const train::BatchTensors& batch) {
+    const Tensor logits = model_->logits(model_->hidden_at(batch.tokens, batch.positions));
+    return at::cross_entropy_loss(logits, batch.targets, {}, at::Reduction::Sum) / targets_;
+  }
+
+  std::shared_ptr<models::LanguageModel> model_;
+  std::vector<train::BatchTensors> batches_;
+  train::AdamW optimizer_;
+  int64_t tokens_ = 0, targets_ = 0;
 };
+
+// The steps of one preset and what was measured of them.
+struct Candidate {
+  TrainStepCase result;
+  std::unique_ptr<Step> fused, plain, without;
+  std::vector<double> fused_seconds, plain_seconds, without_seconds;
+  double busy = 0, seconds = 0;
+};
+
+Candidate make_candidate(const std::string& name, const TrainStepOptions& options,
+                         const std::vector<train::BatchTensors>& batches) {
+  const models::ModelConfig config = models::model_preset(name).config;
+  Candidate candidate{.result = {.name = name}, .fused = std::make_unique<Step>(config, batches)};
+  candidate.result.tokens = candidate.fused->tokens();
+  const double fused = candidate.fused->loss();
+  double plain = 0;
+  {
+    const ops::BackendScope scope(ops::Backend::composed);
+    plain = candidate.fused->loss();
+  }
+  if (!(std::abs(fused - plain) <= kLossTolerance * std::abs(plain))) {
+    candidate.result.mismatch = fmt::format("the loss is {}, composed it is {}", fused, plain);
+  }
+  if (options.plain) {
+    candidate.plain = std::make_unique<Step>(config, batches);
+    candidate.without = std::make_unique<Step>(config, batches);
+    candidate.without->remove_mixers();
+  }
+  return candidate;
+}
+
+void measure(Candidate& candidate) {
+  const Bystanders bystanders;
+  const auto start = Clock::now();
+  candidate.fused_seconds.push_back(time_once([&] { candidate.fused->run(); }));
+  if (candidate.plain) {
+    const ops::BackendScope scope(ops::Backend::composed);
+    candidate.plain_seconds.push_back(time_once([&] { candidate.plain->run(); }));
+  }
+  if (candidate.without) candidate.without_seconds.push_back(time_once([&] { candidate.without->run(); }));
+  const double seconds = seconds_since(start);
+  candidate.busy += bystanders.busy_cores() * seconds;
+  candidate.seconds += seconds;
+}
+
+// Listening costs a little, so it has a round of its own.
+train::Profile::Shares shares_of(Step& step) {
+  const train::Profile profile;
+  const double seconds = time_once([&] { step.run(); });
+  return profile.shares(seconds);
+}
+
+std::vector<std::string> names_of(const TrainStepOptions& options) {
+  std::vector<std::string> names;
+  for (const std::string& name : models::preset_names()) {
+    const bool tiny = name.starts_with("tiny/"), small = name.starts_with("small/");
+    if ((!tiny && !small) || name.ends_with("-plain") || (options.run.quick && small)) continue;
+    if (options.run.wanted(name)) names.push_back(name);
+  }
+  return names;
+}
+
+const TrainStepCase* reference_of(const TrainStepReport& report, const TrainStepCase& result) {
+  const std::string wanted = result.name.substr(0, result.name.find('/') + 1) + kReference;
+  for (const TrainStepCase& other : report.cases) {
+    if (other.name == wanted && other.mismatch.empty()) return &other;
+  }
+  return nullptr;
+}
+
+std::string percent(double share) { return fmt::format("{:.0f} %", 100 * share); }
+
+std::vector<std::string> cells(const TrainStepReport& report, const TrainStepCase& result) {
+  const TrainStepCase* reference = reference_of(report, result);
+  const auto seconds = [](const Timing& timing) { return timing.seconds.empty() ? "" : seconds_text(timing.best); };
+  return {
+      result.name,
+      seconds_text(result.fused.best),
+      seconds_text(result.fused.median),
+      fmt::format("{:.1f}k", 1e-3 * result.tokens_per_second()),
+      reference == nullptr ? "" : fmt::format("{:.2f}", result.tokens_per_second() / reference->tokens_per_second()),
+      percent(result.shares.matrix_products),
+      percent(result.shares.kernels),
+      percent(result.shares.rest),
+      seconds(result.plain),
+      seconds(result.without),
+      fmt::format("{:.2f}", result.bystander_cores)};
+}
+
+nlohmann::ordered_json to_json(const TrainStepReport& report, const TrainStepCase& result) {
+  nlohmann::ordered_json json{{"name", result.name}, {"fused_equals_plain", result.mismatch.empty()}};
+  if (!result.mismatch.empty()) {
+    json["mismatch"] = result.mismatch;
+    return json;
+  }
+  const auto add = [](nlohmann::ordered_json& to, const Timing& timing) {
+    to["seconds_best"] = timing.best;
+    to["seconds_median"] = timing.median;
+    to["rounds"] = timing.seconds.size();
+  };
+  add(json, result.fused);
+  json["tokens"] = result.tokens;
+  json["tokens_per_second"] = result.tokens_per_second();
+  if (const TrainStepCase* reference = reference_of(report, result)) {
+    json[fmt::format("times_the_speed_of_{}", kReference)] =
+        result.tokens_per_second() / reference->tokens_per_second();
+  }
+  json["shares"] = {{"matrix_products", result.shares.matrix_products},
+                    {"kernels", result.shares.kernels},
+                    {"rest", result.shares.rest}};
+  if (!result.plain.seconds.empty()) add(json["composed"], result.plain);
+  if (!result.without.seconds.empty()) add(json["without_mixers"], result.without);
+  json["bystander_cores"] = result.bystander_cores;
+  return json;
+}
 
 }  // namespace
 
+bool TrainStepReport::matched() const {
+  return std::all_of(cases.begin(), cases.end(), [](const TrainStepCase& result) { return result.mismatch.empty(); });
+}
+
 TrainStepReport run_train_step(const TrainStepOptions& options) {
-  const models::ModelConfig config = models::model_preset(options.preset).config;
-  TrainStepReport report{.machine = describe_machine(), .preset = options.preset, .rounds = options.rounds};
-  for (const int64_t length : options.lengths) {
-    TrainStepCase result{.length = length, .rows = std::max<int64_t>(1, options.tokens / length)};
-    torch::manual_seed(2);
-    Step fused(config, result.rows, length), plain(config, result.rows, length), without(config, result.rows, length);
-    plain.tokens = fused.tokens;
-    for (const auto& block : without.model->blocks()) block->mixer = std::make_shared<NoMixer>();
-    const double fused_loss = fused.run();
-    double plain_loss = 0;
-    {
-      const ops::BackendScope scope(ops::Backend::composed);
-      plain_loss = plain.run();
+  const auto start = Clock::now();
+  const Bystanders bystanders;
+  TrainStepReport report{.machine = describe_machine()};
+  std::map<std::string, std::vector<train::BatchTensors>> batches;
+  std::vector<Candidate> candidates;
+  for (const std::string& name : names_of(options)) {
+    const CurrentCase shown(name);
+    const std::string scale = name.substr(0, name.find('/'));
+    if (!batches.contains(scale)) batches[scale] = batches_of(scale, options.tokens);
+    candidates.push_back(make_candidate(name, options, batches[scale]));
+    if (candidates.back().result.mismatch.empty()) {
+      candidates.back().fused->run();  // warms up
+      candidates.back().result.shares = shares_of(*candidates.back().fused);
     }
-    if (!(std::abs(fused_loss - plain_loss) <= kLossTolerance * std::abs(plain_loss)))
-      throw std::runtime_error("the fused and the plain mixers give different losses: " + std::to_string(fused_loss) +
-                               " and " + std::to_string(plain_loss));
-    without.run();
-    result.fused = result.plain = result.without = std::numeric_limits<double>::infinity();
-    for (int round = 0; round < options.rounds; ++round) {
-      result.fused = std::min(result.fused, time_once([&] { fused.run(); }));
-      {
-        const ops::BackendScope scope(ops::Backend::composed);
-        result.plain = std::min(result.plain, time_once([&] { plain.run(); }));
-      }
-      result.without = std::min(result.without, time_once([&] { without.run(); }));
+  }
+  for (int round = 0; round < options.rounds; ++round) {
+    for (Candidate& candidate : candidates) {
+      const CurrentCase shown(candidate.result.name);
+      if (candidate.result.mismatch.empty()) measure(candidate);
     }
+  }
+  for (Candidate& candidate : candidates) {
+    TrainStepCase& result = candidate.result;
+    if (!candidate.fused_seconds.empty()) {
+      result.fused = summary(candidate.fused_seconds);
+      result.bystander_cores = candidate.busy / candidate.seconds;
+    }
+    if (!candidate.plain_seconds.empty()) result.plain = summary(candidate.plain_seconds);
+    if (!candidate.without_seconds.empty()) result.without = summary(candidate.without_seconds);
     report.cases.push_back(result);
   }
+  report.bystander_cores = bystanders.busy_cores();
+  report.seconds = seconds_since(start);
   return report;
 }
 
 std::string to_table(const TrainStepReport& report) {
-  const auto milliseconds = [](double seconds) { return fmt::format("{:.1f} ms", 1e3 * seconds); };
-  const auto times = [](double ratio) { return fmt::format("{:.2f}x", ratio); };
-  Table table({{.title = "length", .width = 7, .gap = 0},
-               {.title = "rows", .width = 6},
-               {.title = "fused", .width = 11},
-               {.title = "plain", .width = 11},
-               {.title = "ratio", .width = 8},
-               {.title = "without mixers", .width = 16},
-               {.title = "ceiling", .width = 9}});
-  for (const TrainStepCase& c : report.cases) {
-    table.add({std::to_string(c.length), std::to_string(c.rows), milliseconds(c.fused), milliseconds(c.plain),
-               times(c.plain / c.fused), milliseconds(c.without), times(c.plain / c.without)});
-  }
-  return describe(report.machine) + describe_blas(report.machine.blas) +
-         fmt::format("a training step of {}, best of {}\n\n{}", report.preset, report.rounds, table.text());
+  Table table = Table::of_named_rows({"training step", "best", "median", "tokens/s", std::string("/ ") + kReference,
+                                      "products", "kernels", "rest", "composed", "no mixers", "others"});
+  for (const TrainStepCase& result : report.cases)
+    if (result.mismatch.empty()) table.add(cells(report, result));
+  std::string text = describe(report.machine) + describe_blas(report.machine.blas);
+  text += describe_load(report.machine, report.bystander_cores, report.seconds) + "\n" + table.text();
+  for (const TrainStepCase& result : report.cases)
+    if (!result.mismatch.empty()) text += fmt::format("{}: NOT TIMED: {}\n", result.name, result.mismatch);
+  for (const std::string& note : machine_notes(report.machine, report.bystander_cores))
+    text += fmt::format("note: {}\n", note);
+  return text;
 }
 
 std::string to_json(const TrainStepReport& report) {
-  nlohmann::json all = nlohmann::json::array();
-  for (const TrainStepCase& c : report.cases) {
-    all.push_back({{"model", report.preset},
-                   {"length", c.length},
-                   {"rows", c.rows},
-                   {"fused_seconds", c.fused},
-                   {"plain_seconds", c.plain},
-                   {"without_mixers_seconds", c.without}});
-  }
-  return all.dump(2) + "\n";
+  nlohmann::ordered_json json{{"version", OVQ_VERSION},
+                              {"machine", to_json(report.machine, report.bystander_cores)},
+                              {"seconds", report.seconds},
+                              {"cases", nlohmann::ordered_json::array()},
+                              {"notes", machine_notes(report.machine, report.bystander_cores)}};
+  for (const TrainStepCase& result : report.cases) json["cases"].push_back(to_json(report, result));
+  return json.dump(2) + "\n";
 }
 
 }  // namespace ovq::bench

@@ -1,33 +1,45 @@
-// A training step of a model on the fused mixers against the same on the plain ones, and without any.
+// `ovq bench step`: a training step of the small presets on recall, as `ovq train` makes it: time, tokens per second,
+// and where the time goes.
 #pragma once
 
 #include <string>
 #include <vector>
 
 #include "bench/machine.h"
+#include "bench/runner.h"
+#include "bench/timing.h"
+#include "ovq/train/profile.h"
 
 namespace ovq::bench {
 
-struct TrainStepCase {
-  int64_t length = 0, rows = 0;
-  double fused = 0, plain = 0, without = 0;  // best seconds of a step; `without`: mixers that hand on their input
+struct TrainStepOptions {
+  BenchOptions run;       // quick: the tiny scale only
+  int64_t tokens = 8192;  // of a step, about
+  int rounds = 5;
+  bool plain = false;  // also with the composed mixers, and without any
 };
 
-struct TrainStepOptions {
-  std::string preset = "small/sw-ovq";
-  std::vector<int64_t> lengths = {256, 1024};
-  int64_t tokens = 8192;  // of a step
-  int rounds = 5;
+struct TrainStepCase {
+  std::string name;               // of the preset
+  std::string mismatch;           // how the losses of fused and composed differed; such a case is not timed
+  int64_t tokens = 0;             // of a step
+  Timing fused, plain, without;   // without: mixers that hand on their input. Empty: not asked for
+  train::Profile::Shares shares;  // of a step with the fused ones
+  double bystander_cores = 0;
+
+  double tokens_per_second() const { return static_cast<double>(tokens) / fused.best; }
 };
 
 struct TrainStepReport {
   Machine machine;
-  std::string preset;
-  int rounds = 0;
+  double bystander_cores = 0;
+  double seconds = 0;
   std::vector<TrainStepCase> cases;
+
+  bool matched() const;
 };
 
-// First checks that both give the same loss. Throws std::runtime_error if not.
+// With the threads torch has been given. The models take turns.
 TrainStepReport run_train_step(const TrainStepOptions& options);
 
 std::string to_table(const TrainStepReport& report);

@@ -1,4 +1,4 @@
-// ovq bench kernels [--quick] [--json FILE] [--threads N] [--filter SUBSTRING] [--passes N]
+// ovq bench kernels [--quick] [--json FILE] [--compare FILE] [--threads N] [--filter SUBSTRING] [--passes N]
 #include "cli/bench.h"
 
 #include <CLI/CLI.hpp>
@@ -15,6 +15,8 @@ CLI::App* add_bench_command(CLI::App& bench, const std::string& name, const std:
   CLI::App* command = bench.add_subcommand(name, description);
   command->add_flag("--quick", arguments.run.quick, "Reduced sizes, under a minute");
   command->add_option("--json", arguments.json, "Also write the results to this file")->type_name("FILE");
+  command->add_option("--compare", arguments.compare, "Also print ratios to the results in this file, an older --json")
+      ->type_name("FILE");
   add_threads(*command, arguments.threads);
   command->add_option("--filter", arguments.run.filter, "Only cases whose name contains this")->type_name("SUBSTRING");
   return command;

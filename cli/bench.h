@@ -4,9 +4,11 @@
 #include <fmt/format.h>
 
 #include <fstream>
+#include <sstream>
 #include <stdexcept>
 #include <string>
 
+#include "bench/comparison.h"
 #include "bench/runner.h"
 #include "cli/commands.h"
 
@@ -14,7 +16,7 @@ namespace ovq::cli {
 
 struct BenchArguments {
   bench::BenchOptions run;
-  std::string json;
+  std::string json, compare;
   int threads = 0;  // 0: all cores
 };
 
@@ -26,7 +28,7 @@ void add_bench_ops(CLI::App& bench);
 void add_bench_step(CLI::App& bench);
 #endif
 
-// Prints the table of measure() and writes its JSON if asked for.
+// Prints the table of measure(), writes its JSON and compares it with an older one, if asked for.
 template <class Measure>
 void run_bench(const BenchArguments& arguments, Measure&& measure) {
   std::ofstream json;
@@ -34,9 +36,18 @@ void run_bench(const BenchArguments& arguments, Measure&& measure) {
     json.open(arguments.json);
     if (!json) throw std::runtime_error(fmt::format("cannot write {}", arguments.json));
   }
+  std::ostringstream before;
+  if (!arguments.compare.empty()) {
+    const std::ifstream file(arguments.compare);
+    if (!file) throw std::runtime_error(fmt::format("cannot read {}", arguments.compare));
+    before << file.rdbuf();
+  }
   const auto report = measure();
   if (report.cases.empty()) throw UsageError(fmt::format("no case contains \"{}\"", arguments.run.filter));
   fmt::print("{}", to_table(report));
+  if (!arguments.compare.empty()) {
+    fmt::print("{}", bench::compare_reports(arguments.compare, before.str(), to_json(report)));
+  }
   if (json.is_open() && !(json << to_json(report) << std::flush))
     throw std::runtime_error(fmt::format("cannot write {}", arguments.json));
   if (!report.matched()) throw std::runtime_error("some results did not match the reference and were not timed");

@@ -1,4 +1,4 @@
-// ovq bench ops [--quick] [--json FILE] [--threads N] [--filter SUBSTRING]
+// ovq bench ops [--quick] [--json FILE] [--compare FILE] [--threads N] [--filter SUBSTRING]
 #include <CLI/CLI.hpp>
 #include <memory>
 

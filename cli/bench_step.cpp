@@ -1,6 +1,4 @@
-// ovq bench step [--model PRESET] [--lengths ...] [--threads N] [--json]
-#include <fmt/format.h>
-
+// ovq bench step [--quick] [--rounds N] [--composed] [--json FILE] [--compare FILE] [--threads N] [--filter SUBSTRING]
 #include <CLI/CLI.hpp>
 #include <memory>
 
@@ -13,34 +11,27 @@ namespace ovq::cli {
 namespace {
 
 struct BenchStepArguments {
+  BenchArguments common;
   bench::TrainStepOptions options;
-  int threads = 0;
-  bool json = false;
 };
-
-void run(const BenchStepArguments& arguments) {
-  set_up_torch(arguments.threads);
-  const bench::TrainStepReport report = bench::run_train_step(arguments.options);
-  fmt::print("{}", arguments.json ? to_json(report) : to_table(report));
-}
 
 }  // namespace
 
 void add_bench_step(CLI::App& bench) {
   const auto arguments = std::make_shared<BenchStepArguments>();
-  CLI::App* step = bench.add_subcommand("step", "A training step on the fused mixers, against the plain ones");
-  step->add_option("--model", arguments->options.preset, "Preset of the model")->capture_default_str();
-  step->add_option("--lengths", arguments->options.lengths, "Tokens of a row")
-      ->delimiter(',')
+  bench::TrainStepOptions& options = arguments->options;
+  CLI::App* step = add_bench_command(bench, "step", "A training step of every preset at the scales tiny and small",
+                                     arguments->common);
+  step->add_option("--tokens", options.tokens, "Tokens of a step, about")->capture_default_str()->check(at_least(1));
+  step->add_option("--rounds", options.rounds, "Repetitions, all models in turn")
       ->capture_default_str()
       ->check(at_least(1));
-  step->add_option("--tokens", arguments->options.tokens, "Tokens of a step")
-      ->capture_default_str()
-      ->check(at_least(1));
-  step->add_option("--rounds", arguments->options.rounds, "Repetitions")->capture_default_str()->check(at_least(1));
-  add_threads(*step, arguments->threads);
-  step->add_flag("--json", arguments->json, "Print the results as JSON");
-  step->callback([arguments] { run(*arguments); });
+  step->add_flag("--composed", options.plain, "Also with ops composed of torch calls, and without mixers");
+  step->callback([arguments] {
+    set_up_torch(arguments->common.threads);
+    arguments->options.run = arguments->common.run;
+    run_bench(arguments->common, [&] { return bench::run_train_step(arguments->options); });
+  });
 }
 
 }  // namespace ovq::cli

@@ -22,17 +22,17 @@ GatedDeltaNet::GatedDeltaNet(const GatedDeltaNetOptions& options)
 }
 
 RecurrentMixer::Recurred GatedDeltaNet::recur(const Call& call) {
-  const Heads heads = query_key_value(call);
-  const Tensor g = -current(A_log_).exp() * at::softplus(a_proj_->forward(call.x) + current(dt_bias_));
+  const Heads heads = query_key_value(call, {g_proj_, a_proj_, b_proj_});
+  const Tensor g = -current(A_log_).exp() * at::softplus(heads.others[1] + current(dt_bias_));
   return {.result = ops::gated_delta_rule({.q = heads.q,
                                            .k = heads.k,
                                            .v = heads.v,
                                            .g = g,
-                                           .beta = at::sigmoid(b_proj_->forward(call.x)),
+                                           .beta = at::sigmoid(heads.others[2]),
                                            .state = call.before,
                                            .starts = call.starts,
                                            .chunk = options_.chunk}),
-          .gate = g_proj_->forward(call.x)};
+          .gate = heads.others[0]};
 }
 
 }  // namespace ovq::nn

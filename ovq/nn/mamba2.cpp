@@ -2,6 +2,8 @@
 
 #include "ovq/nn/parameters.h"
 #include "ovq/nn/replaced.h"
+#include "ovq/ops/projections.h"
+#include "ovq/ops/row_loops.h"
 #include "ovq/ops/ssd.h"
 
 namespace ovq::nn {
@@ -54,22 +56,43 @@ Mamba2::Mamba2(const Mamba2Options& options)
   set_layout(layout.add("groups", options_.groups).add("conv_width", options_.conv_width));
 }
 
-RecurrentMixer::Recurred Mamba2::recur(const Call& call) {
+// Gate, x, b, c and the steps, [B, T, channels] each.
+std::vector<Tensor> Mamba2::inputs(const Call& call) {
+  const int64_t shared = options_.groups * options_.state;
+  const Tensor &weight = current(in_proj_->weight), &taps = current(conv_->weight), &bias = current(conv_->bias);
+  if (call.state == nullptr && call.x.numel() > 0 && all_own({in_proj_.get(), conv_.get()}) &&
+      ops::has_row_kernels({call.x, weight, taps, bias})) {
+    std::vector<ops::ProjectedPart> parts = {{.channels = inner()}};
+    int64_t first = 0;
+    for (const int64_t channels : {inner(), shared, shared}) {
+      parts.push_back({.channels = channels,
+                       .taps = taps.narrow(0, first, channels),
+                       .taps_bias = bias.narrow(0, first, channels),
+                       .silu = true});
+      first += channels;
+    }
+    parts.push_back({.channels = options_.heads});
+    return ops::projections({.x = call.x, .weights = {weight}, .parts = parts, .cu_seqlens = call.cu_seqlens});
+  }
   const std::vector<Tensor> parts =
       in_proj_->forward(call.x).split_with_sizes({inner(), convolved_channels(), options_.heads}, -1);
-  const int64_t shared = options_.groups * options_.state;
-  const std::vector<Tensor> inputs =
+  const std::vector<Tensor> rows =
       convolved(call, "conv", conv_, parts[1]).split_with_sizes({inner(), shared, shared}, -1);
-  return {.result = ops::ssd({.x = inputs[0].unflatten(-1, {options_.heads, options_.head_dim}),
-                              .dt = at::softplus(parts[2] + current(dt_bias_)),
+  return {parts[0], rows[0], rows[1], rows[2], parts[2]};
+}
+
+RecurrentMixer::Recurred Mamba2::recur(const Call& call) {
+  const std::vector<Tensor> in = inputs(call);
+  return {.result = ops::ssd({.x = in[1].unflatten(-1, {options_.heads, options_.head_dim}),
+                              .dt = at::softplus(in[4] + current(dt_bias_)),
                               .a = -current(A_log_).exp(),
-                              .b = inputs[1].unflatten(-1, {options_.groups, options_.state}),
-                              .c = inputs[2].unflatten(-1, {options_.groups, options_.state}),
+                              .b = in[2].unflatten(-1, {options_.groups, options_.state}),
+                              .c = in[3].unflatten(-1, {options_.groups, options_.state}),
                               .d = current(D_),
                               .state = call.before,
                               .starts = call.starts,
                               .chunk = options_.chunk}),
-          .gate = parts[0]};
+          .gate = in[0]};
 }
 
 Tensor Mamba2::normalised(const Tensor& o, const Tensor& gate) { return norm->forward(o.flatten(2) * at::silu(gate)); }

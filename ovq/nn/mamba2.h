@@ -43,6 +43,7 @@ class Mamba2 : public RecurrentMixer {
 
  private:
   int64_t inner() const { return options_.heads * options_.head_dim; }
+  std::vector<Tensor> inputs(const Call& call);
   int64_t convolved_channels() const { return inner() + 2 * options_.groups * options_.state; }
 
   Mamba2Options options_;

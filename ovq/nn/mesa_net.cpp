@@ -31,12 +31,12 @@ int64_t MesaNet::state_elements() const {
 }
 
 RecurrentMixer::Recurred MesaNet::recur(const Call& call) {
-  const Heads heads = query_key_value(call);
+  const Heads heads = query_key_value(call, {a_proj_, b_proj_});
   return {.result = ops::mesa({.q = heads.q,
                                .k = heads.k,
                                .v = heads.v,
-                               .g = at::log_sigmoid(a_proj_->forward(call.x)),
-                               .beta = at::sigmoid(b_proj_->forward(call.x)),
+                               .g = at::log_sigmoid(heads.others[0]),
+                               .beta = at::sigmoid(heads.others[1]),
                                .lambda = at::softplus(current(lambda_)) + kSmallestLambda,
                                .state = call.before,
                                .iterations = options_.iterations,

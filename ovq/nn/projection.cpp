@@ -3,6 +3,7 @@
 #include <ATen/autocast_mode.h>
 
 #include "ovq/nn/replaced.h"
+#include "ovq/ops/products.h"
 
 namespace ovq::nn {
 
@@ -24,7 +25,8 @@ at::Tensor ProjectionImpl::forward(const at::Tensor& x) {
                      w.scalar_type());
   }
   check_device("projection", "x", x, w);
-  return at::linear(x, w, current(bias));
+  const at::Tensor& offset = current(bias);
+  return offset.defined() ? at::linear(x, w, offset) : ops::linear(x, w);
 }
 
 at::Tensor TokenEmbeddingImpl::forward(const at::Tensor& tokens) {

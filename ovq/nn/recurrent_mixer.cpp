@@ -1,10 +1,18 @@
 #include "ovq/nn/recurrent_mixer.h"
 
 #include "ovq/nn/parameters.h"
+#include "ovq/nn/replaced.h"
 #include "ovq/ops/packed.h"
+#include "ovq/ops/projections.h"
 #include "ovq/ops/rms_norm.h"
+#include "ovq/ops/row_loops.h"
 
 namespace ovq::nn {
+namespace {
+
+constexpr double kUnitEps = 1e-6;  // of the norms of queries and keys
+
+}  // namespace
 
 RecurrentMixer::RecurrentMixer(const char* op, const RecurrentOptions& options) : op_(op), options_(options) {
   check_positive(op, "width", options.width);
@@ -69,14 +77,53 @@ Tensor RecurrentMixer::convolved(const Call& call, const char* name, ShortConvol
   return convolution->forward(y, call.cu_seqlens);
 }
 
-RecurrentMixer::Heads RecurrentMixer::query_key_value(const Call& call) {
+RecurrentMixer::Heads RecurrentMixer::fused_query_key_value(const Call& call, const std::vector<Projection>& others) {
+  if (call.state != nullptr || call.x.numel() == 0) return {};
+  std::vector<const torch::nn::Module*> used;
+  ops::ProjectionsInputs inputs{.x = call.x, .cu_seqlens = call.cu_seqlens};
+  std::vector<Tensor> tensors = {call.x};
+  const auto add = [&](const Projection& projection, const ShortConvolution& convolution, int64_t unit) {
+    used.push_back(projection.get());
+    inputs.weights.push_back(current(projection->weight));
+    inputs.biases.push_back(current(projection->bias));
+    ops::ProjectedPart part{.channels = inputs.weights.back().size(0)};
+    if (!convolution.is_empty()) {
+      used.push_back(convolution.get());
+      part.taps = current(convolution->weight);
+      part.taps_bias = current(convolution->bias);
+      part.silu = convolution->options().activation == Activation::silu;
+    }
+    if (unit > 0) {
+      part.head_dim = unit;
+      part.unit_eps = kUnitEps;
+    }
+    inputs.parts.push_back(part);
+    tensors.push_back(inputs.weights.back());
+  };
+  add(q_proj_, conv_q_, options_.key_dim);
+  add(k_proj_, conv_k_, options_.key_dim);
+  add(v_proj_, conv_v_, 0);
+  for (const Projection& other : others) add(other, ShortConvolution(nullptr), 0);
+  if (!all_own(used) || !ops::has_row_kernels(tensors)) return {};
+  std::vector<Tensor> y = ops::projections(inputs);
+  const auto split = [&](const Tensor& rows, int64_t dim) { return rows.unflatten(-1, {options_.heads, dim}); };
+  return {.q = split(y[0], options_.key_dim),
+          .k = split(y[1], options_.key_dim),
+          .v = split(y[2], options_.value_dim),
+          .others = {y.begin() + 3, y.end()}};
+}
+
+RecurrentMixer::Heads RecurrentMixer::query_key_value(const Call& call, const std::vector<Projection>& others) {
+  if (Heads fused = fused_query_key_value(call, others); fused.q.defined()) return fused;
   const auto heads = [&](Projection& projection, ShortConvolution& convolution, const char* name, int64_t dim) {
     const Tensor y = projection->forward(call.x);
     return (convolution ? convolved(call, name, convolution, y) : y).unflatten(-1, {options_.heads, dim});
   };
-  const Tensor q = ops::l2_norm(heads(q_proj_, conv_q_, "conv_q", options_.key_dim));
-  const Tensor k = ops::l2_norm(heads(k_proj_, conv_k_, "conv_k", options_.key_dim));
-  return {.q = q, .k = k, .v = heads(v_proj_, conv_v_, "conv_v", options_.value_dim)};
+  Heads result{.q = ops::l2_norm(heads(q_proj_, conv_q_, "conv_q", options_.key_dim), kUnitEps),
+               .k = ops::l2_norm(heads(k_proj_, conv_k_, "conv_k", options_.key_dim), kUnitEps),
+               .v = heads(v_proj_, conv_v_, "conv_v", options_.value_dim)};
+  for (Projection other : others) result.others.push_back(other->forward(call.x));
+  return result;
 }
 
 Tensor RecurrentMixer::normalised(const Tensor& o, const Tensor& gate) {

@@ -77,15 +77,19 @@ class RecurrentMixer : public Mixer {
   Tensor convolved(const Call& call, const char* name, ShortConvolution& convolution, const Tensor& y) const;
 
   struct Heads {
-    Tensor q, k, v;  // [B, T, H, key_dim] of norm one, twice, and [B, T, H, value_dim]
+    Tensor q, k, v;              // [B, T, H, key_dim] of norm one, twice, and [B, T, H, value_dim]
+    std::vector<Tensor> others;  // what the other projections make of x, in their order
   };
-  Heads query_key_value(const Call& call);
+  Heads query_key_value(const Call& call, const std::vector<Projection>& others = {});
 
   Tensor mix(const Tensor& x, MixerState* state, const OptionalTensor& cu_seqlens) override;
 
   RMSNorm norm{nullptr};
 
  private:
+  // As one op. Undefined where there is a state, parts are replaced, or there are no kernels for x.
+  Heads fused_query_key_value(const Call& call, const std::vector<Projection>& others);
+
   const char* op_;
   RecurrentOptions options_;
   Projection q_proj_{nullptr}, k_proj_{nullptr}, v_proj_{nullptr}, output_{nullptr};

@@ -33,7 +33,7 @@ const PartCall* call_of(const torch::nn::Module& part) {
   return at == active_replaced->parts.end() ? nullptr : &at->second;
 }
 
-bool all_own(std::initializer_list<const torch::nn::Module*> parts) {
+bool all_own(const std::vector<const torch::nn::Module*>& parts) {
   if (active_replaced == nullptr) return true;
   return std::all_of(parts.begin(), parts.end(),
                      [](const torch::nn::Module* part) { return part == nullptr || call_of(*part) == nullptr; });

@@ -5,8 +5,8 @@
 #pragma once
 
 #include <functional>
-#include <initializer_list>
 #include <unordered_map>
+#include <vector>
 
 #include "ovq/ops/torch.h"
 
@@ -43,6 +43,6 @@ const at::Tensor& current_to_write(const char* name, const at::Tensor& own);
 const PartCall* call_of(const torch::nn::Module& part);
 
 // Whether all of them (null ones do not count) are called themselves: only then may one op do the work of several.
-bool all_own(std::initializer_list<const torch::nn::Module*> parts);
+bool all_own(const std::vector<const torch::nn::Module*>& parts);
 
 }  // namespace ovq::nn

@@ -6,6 +6,7 @@
 #include "ovq/ops/cpu_loops.h"
 #include "ovq/ops/inputs.h"
 #include "ovq/ops/packed.h"
+#include "ovq/ops/products.h"
 #include "ovq/ops/rms_norm.h"
 #include "ovq/ops/rotary.h"
 #include "ovq/ops/row_loops.h"
@@ -137,7 +138,7 @@ class ProjectionsFunction : public torch::autograd::Function<ProjectionsFunction
     const int64_t batch = x.size(0), time = x.size(1);
     const Tensor rows = x.view({-1, x.size(2)}), matrix = stacked(tensors, plan->weights);
     const Tensor bias = stacked_biases(*plan, tensors);
-    const Tensor y = bias.defined() ? at::addmm(bias, rows, matrix.t()) : at::mm(rows, matrix.t());
+    const Tensor y = product_with_transposed(rows, matrix, bias.defined() ? bias.expand({rows.size(0), -1}) : Tensor());
     variable_list outputs;
     for (const PartPlan& part : plan->parts) outputs.push_back(at::empty({batch, time, part.channels}, x.options()));
     {
@@ -172,9 +173,9 @@ class ProjectionsFunction : public torch::autograd::Function<ProjectionsFunction
       RECORD_USER_SCOPE("ovq::projections_backward");
       heads_backward(plan, tensors, y, gradients, d_y, results);
     }
-    results[0] = at::mm(d_y, matrix).view({batch, time, rows.size(1)});
+    results[0] = product(d_y, matrix).view({batch, time, rows.size(1)});
     if (plan.wants_weights) {
-      const Tensor d_matrix = at::mm(d_y.t(), rows);
+      const Tensor d_matrix = outer_product(d_y, rows);
       int64_t first = 0;
       for (size_t i = 0; i < plan.weights.size(); ++i) {
         const int64_t channels = tensors[plan.weights[i]].size(0);

@@ -18,15 +18,16 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr std::string_view kKernels = "ovq::";
-constexpr std::string_view kProducts[] = {"aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm"};
+constexpr std::string_view kProducts[] = {"ovq::product", "aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm"};
 
 Profile* listener = nullptr;
 thread_local bool inside = false;  // a function that counts is running on this thread
 
-bool counts(std::string_view name) {
-  return name.starts_with(kKernels) ||
-         std::find(std::begin(kProducts), std::end(kProducts), name) != std::end(kProducts);
+bool is_product(std::string_view name) {
+  return std::find(std::begin(kProducts), std::end(kProducts), name) != std::end(kProducts);
 }
+
+bool counts(std::string_view name) { return name.starts_with(kKernels) || is_product(name); }
 
 struct Running : at::ObserverContext {
   Clock::time_point start = Clock::now();
@@ -74,7 +75,7 @@ std::map<std::string, Profile::Entry> Profile::entries() const {
 Profile::Shares Profile::shares(double seconds) const {
   Shares shares;
   for (const auto& [name, entry] : entries()) {
-    (name.starts_with(kKernels) ? shares.kernels : shares.matrix_products) += entry.seconds / seconds;
+    (is_product(name) ? shares.matrix_products : shares.kernels) += entry.seconds / seconds;
   }
   shares.rest = 1 - shares.kernels - shares.matrix_products;
   return shares;

@@ -1,5 +1,7 @@
 #include "ovq/kernels/simd/row_kernels.h"
 
+// The kernels use nothing that AVX3_DL has and AVX3 has not.
+#define HWY_DISABLED_TARGETS HWY_AVX3_DL
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "ovq/kernels/simd/row_kernels.cpp"
 // clang-format off
@@ -8,6 +10,7 @@
 // clang-format on
 
 #include "ovq/kernels/simd/heads-inl.h"
+#include "ovq/kernels/simd/products-inl.h"
 #include "ovq/kernels/simd/rows-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -17,6 +20,10 @@ namespace HWY_NAMESPACE {
 const RowKernels* row_kernels_of_target() {
   static const RowKernels kernels = {
       .isa = hwy::TargetName(HWY_TARGET),
+      .fast_products = HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX2,
+      .pack = pack_entry,
+      .product = product_entry,
+      .outer_product = outer_product_entry,
       .norm = norm_entry,
       .norm_backward = norm_backward_entry,
       .gate = gate_entry,

@@ -58,11 +58,40 @@ struct HeadRowsBackward {
   double d_share = 0;            // written
 };
 
+// A matrix b[depth][columns] to be packed: element (k, column) is b[k * depth_stride + column * column_stride].
+struct PackedMatrix {
+  const float* b = nullptr;
+  int64_t depth_stride = 0, column_stride = 0, depth = 0, columns = 0;
+};
+// c = a b + add, of rows a [rows][depth] and panels of b
+struct RowsProduct {
+  const float* a = nullptr;
+  int64_t a_stride = 0;
+  const float* panels = nullptr;
+  const float* add = nullptr;  // [rows][columns], `add_stride` apart; nullptr: nothing
+  int64_t add_stride = 0, rows = 0, columns = 0, depth = 0;
+};
+// c = a^T b, of a [depth][rows] and b [depth][columns]
+struct OuterProduct {
+  const float* a = nullptr;
+  int64_t a_stride = 0;
+  const float* b = nullptr;
+  int64_t b_stride = 0, rows = 0, columns = 0, depth = 0;
+};
+inline constexpr int64_t kOuterDepth = 128;  // rows of b that are packed at a time
+inline constexpr int64_t kWidestPanel = 64;  // columns of a panel, at most
+
 // Floats of scratch that the two below need.
 int64_t head_rows_scratch(const HeadRows& in);
 
 struct RowKernels {
   const char* isa;
+  bool fast_products;  // whether the products below are worth it
+  // panels: depth * (columns rounded up to kWidestPanel) floats are enough
+  void (*pack)(const PackedMatrix& in, float* panels);
+  void (*product)(const RowsProduct& in, float* c, int64_t c_stride);
+  // scratch: kOuterDepth * kWidestPanel floats
+  void (*outer_product)(const OuterProduct& in, float* scratch, float* c, int64_t c_stride);
   void (*norm)(const NormRows& in, float* y, float* r);
   void (*norm_backward)(const NormRows& in, const NormRowsBackward& out);
   // a = silu(gate) * up, with the rows [gate | up] of 2 * width

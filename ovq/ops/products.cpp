@@ -1,0 +1,128 @@
+#include "ovq/ops/products.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "ovq/kernels/simd/row_kernels.h"
+#include "ovq/ops/cpu_loops.h"
+#include "ovq/ops/inputs.h"
+#include "ovq/ops/row_loops.h"
+
+namespace ovq::ops {
+namespace {
+
+using at::Tensor;
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+
+constexpr int64_t kRowBlock = 96;               // that a thread multiplies with a panel at a time
+constexpr int64_t kFewestRows = 64;             // below, packing costs more than it saves
+constexpr int64_t kDeepest = 512;               // a panel stays in the cache
+constexpr int64_t kLargest = int64_t{1} << 19;  // elements of the matrix
+constexpr int64_t kRowsPerSum = 1024;           // of an outer product that are summed on their own, by one thread
+constexpr int64_t kMostSums = 8;
+
+bool has_kernel(int64_t rows, int64_t depth, int64_t columns) {
+  return rows >= kFewestRows && depth <= kDeepest && depth * columns <= kLargest &&
+         kernels::detail::row_kernels().fast_products;
+}
+
+// c = a b + add with b [depth, columns] given by its strides
+Tensor multiplied(const Tensor& a, const kernels::detail::PackedMatrix& b, const Tensor& add) {
+  RECORD_USER_SCOPE("ovq::product");
+  const int64_t rows = a.size(0), widest = kernels::detail::kWidestPanel;
+  const Tensor c = at::empty({rows, b.columns}, a.options());
+  const Tensor panels = at::empty({b.depth * ((b.columns + widest - 1) / widest * widest)}, a.options());
+  const auto& kernels = kernels::detail::row_kernels();
+  kernels.pack(b, panels.data_ptr<float>());
+  parallel_blocks(rows, kRowBlock, b.depth * b.columns, [&](int64_t begin, int64_t end) {
+    kernels.product({.a = a.data_ptr<float>() + begin * a.stride(0),
+                     .a_stride = a.stride(0),
+                     .panels = panels.data_ptr<float>(),
+                     .add = add.defined() ? add.data_ptr<float>() + begin * add.stride(0) : nullptr,
+                     .add_stride = add.defined() ? add.stride(0) : 0,
+                     .rows = end - begin,
+                     .columns = b.columns,
+                     .depth = b.depth},
+                    c.data_ptr<float>() + begin * b.columns, b.columns);
+  });
+  return c;
+}
+
+class LinearFunction : public torch::autograd::Function<LinearFunction> {
+ public:
+  static Tensor forward(AutogradContext* context, const Tensor& x_any, const Tensor& w) {
+    const Tensor x = x_any.contiguous().view({-1, x_any.size(-1)});
+    context->save_for_backward({x, w});
+    context->saved_data["wants_w"] = w.requires_grad();
+    std::vector<int64_t> sizes = x_any.sizes().vec();
+    sizes.back() = w.size(0);
+    return product_with_transposed(x, w).view(sizes);
+  }
+
+  static variable_list backward(AutogradContext* context, variable_list gradients) {
+    const variable_list saved = context->get_saved_variables();
+    const Tensor &x = saved[0], &w = saved[1];
+    std::vector<int64_t> sizes = gradients[0].sizes().vec();
+    sizes.back() = x.size(1);
+    const Tensor d_y = gradients[0].contiguous().view({-1, w.size(0)});
+    Tensor d_w;
+    if (context->saved_data["wants_w"].toBool()) d_w = outer_product(d_y, x);
+    return once_differentiable("linear", {product(d_y, w).view(sizes), d_w});
+  }
+};
+
+}  // namespace
+
+Tensor product_with_transposed(const Tensor& x, const Tensor& w, const Tensor& add) {
+  if (!has_kernel(x.size(0), x.size(1), w.size(0))) return add.defined() ? at::addmm(add, x, w.t()) : at::mm(x, w.t());
+  return multiplied(x,
+                    {.b = w.data_ptr<float>(),
+                     .depth_stride = w.stride(1),
+                     .column_stride = w.stride(0),
+                     .depth = w.size(1),
+                     .columns = w.size(0)},
+                    add);
+}
+
+Tensor product(const Tensor& y, const Tensor& w) {
+  if (!has_kernel(y.size(0), y.size(1), w.size(1))) return at::mm(y, w);
+  return multiplied(y,
+                    {.b = w.data_ptr<float>(),
+                     .depth_stride = w.stride(0),
+                     .column_stride = w.stride(1),
+                     .depth = w.size(0),
+                     .columns = w.size(1)},
+                    {});
+}
+
+Tensor outer_product(const Tensor& y, const Tensor& x) {
+  const int64_t depth = x.size(0), rows = y.size(1), columns = x.size(1);
+  if (!has_kernel(depth, std::min<int64_t>(rows, kDeepest), columns)) return at::mm(y.t(), x);
+  RECORD_USER_SCOPE("ovq::product");
+  const int64_t sums = std::clamp<int64_t>(depth / kRowsPerSum, 1, kMostSums), step = (depth + sums - 1) / sums;
+  const Tensor parts = at::empty({sums, rows, columns}, x.options());
+  const auto& kernels = kernels::detail::row_kernels();
+  parallel_blocks(sums, 1, step * rows * columns, [&](int64_t part, int64_t) {
+    const int64_t first = std::min(depth, part * step), count = std::min(step, depth - first);
+    alignas(64) float scratch[kernels::detail::kOuterDepth * kernels::detail::kWidestPanel];
+    kernels.outer_product({.a = y.data_ptr<float>() + first * y.stride(0),
+                           .a_stride = y.stride(0),
+                           .b = x.data_ptr<float>() + first * x.stride(0),
+                           .b_stride = x.stride(0),
+                           .rows = rows,
+                           .columns = columns,
+                           .depth = count},
+                          scratch, parts.data_ptr<float>() + part * rows * columns, columns);
+  });
+  return sums == 1 ? parts.select(0, 0) : parts.sum(0);
+}
+
+Tensor linear(const Tensor& x, const Tensor& w) {
+  if (x.numel() == 0 || !has_row_kernels({x, w}) || !has_kernel(x.numel() / x.size(-1), x.size(-1), w.size(0))) {
+    return at::linear(x, w);
+  }
+  return LinearFunction::apply(x, w);
+}
+
+}  // namespace ovq::ops

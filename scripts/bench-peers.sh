@@ -1,0 +1,57 @@
+#!/bin/bash
+# Causal attention of public libraries on this machine beside ours and OVQ: ONNX Runtime, torch, and oneDNN's matrix
+# product as what a tuned library can reach. Results go to results/peers.json, a figure to docs/peers.svg.
+#
+#   scripts/bench-peers.sh --set-up     what it needs beyond scripts/setup.sh (as root): Debian packages and npm's
+#                                       onnxruntime-node, into build/peers
+#   scripts/bench-peers.sh [--lengths 4096,16384,65536] [--rounds 5] [--threads N] [--json FILE]
+#
+# OVQ_BUILD names the build directory (build/release). Without a part of the set-up that peer is left out.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+build=${OVQ_BUILD:-build/release}
+work=build/peers
+mkdir -p "$work"
+
+if [[ ${1:-} == --set-up ]]; then
+  packages=(libdnnl-dev gnuplot-nox)
+  command -v node >/dev/null || packages+=(nodejs)
+  command -v npm >/dev/null || packages+=(npm)
+  apt-get install -y --no-install-recommends "${packages[@]}"
+  # The package brings the CPU library along; its install script would fetch others.
+  npm install --prefix "$work" --ignore-scripts --no-audit --no-fund onnxruntime-node@1.30.0
+  exit
+fi
+
+json=results/peers.json
+arguments=()
+while [[ $# -gt 0 ]]; do
+  case $1 in
+    --json) json=$2 ;;
+    --lengths | --rounds | --threads) arguments+=("$1" "$2") ;;
+    *)
+      echo "bench-peers.sh: unknown option $1" >&2
+      exit 2
+      ;;
+  esac
+  shift 2
+done
+
+if [[ -d $work/node_modules/onnxruntime-node ]] && command -v node >/dev/null; then
+  arguments+=(--packages "$PWD/$work")
+else
+  echo "no onnxruntime-node: run scripts/bench-peers.sh --set-up" >&2
+fi
+if [[ -f /usr/include/dnnl.h || -f /usr/include/oneapi/dnnl/dnnl.h ]]; then
+  g++ -O2 -o "$work/onednn_worker" scripts/peers/onednn_worker.cpp -ldnnl
+  arguments+=(--onednn "$work/onednn_worker")
+else
+  echo "no oneDNN: run scripts/bench-peers.sh --set-up" >&2
+fi
+
+PYTHONPATH=$build/python /usr/bin/python3 scripts/peers/peers.py --work "$work" --json "$json" \
+  --commit "$(git rev-parse --short HEAD)" "${arguments[@]}"
+
+if command -v gnuplot >/dev/null; then
+  /usr/bin/python3 scripts/peers/figure.py "$json" docs/peers.svg
+fi
