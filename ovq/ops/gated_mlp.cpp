@@ -55,9 +55,9 @@ class GatedMlpFunction : public torch::autograd::Function<GatedMlpFunction> {
       n = norm_rows(x, norm, eps);
     }
     const Tensor matrix = at::cat({gate, up});
-    const Tensor gate_up = product_with_transposed(n.y, matrix);
+    const Tensor gate_up = rows_times_transposed(n.y, matrix);
     const Tensor a = gated(gate_up);
-    const Tensor y = product_with_transposed(a, down, residual ? x : Tensor());
+    const Tensor y = rows_times_transposed(a, down, residual ? x : Tensor());
     context->save_for_backward({x, norm, n.r, norm.defined() ? n.y : Tensor(), matrix, gate_up, down});
     context->saved_data["residual"] = residual;
     context->saved_data["wants_gate_up"] = gate.requires_grad() || up.requires_grad();
@@ -72,12 +72,12 @@ class GatedMlpFunction : public torch::autograd::Function<GatedMlpFunction> {
     const at::IntArrayRef sizes = gradients[0].sizes();
     const Tensor d_y = gradients[0].contiguous().view(x.sizes());
     const bool residual = context->saved_data["residual"].toBool();
-    const Tensor a = product(d_y, down);  // its gradient, until gated_backward
+    const Tensor a = rows_times(d_y, down);  // its gradient, until gated_backward
     const Tensor d_gate_up = gated_backward(gate_up, a);
-    Tensor d_x = product(d_gate_up, matrix), d_norm, d_gate, d_up, d_down;
-    if (context->saved_data["wants_down"].toBool()) d_down = outer_product(d_y, a);
+    Tensor d_x = rows_times(d_gate_up, matrix), d_norm, d_gate, d_up, d_down;
+    if (context->saved_data["wants_down"].toBool()) d_down = columns_times_rows(d_y, a);
     if (context->saved_data["wants_gate_up"].toBool()) {
-      const std::vector<Tensor> halves = outer_product(d_gate_up, n).chunk(2);
+      const std::vector<Tensor> halves = columns_times_rows(d_gate_up, n).chunk(2);
       d_gate = halves[0];
       d_up = halves[1];
     }

@@ -19,8 +19,8 @@ constexpr int64_t kRowBlock = 96;               // that a thread multiplies with
 constexpr int64_t kFewestRows = 64;             // below, packing costs more than it saves
 constexpr int64_t kDeepest = 512;               // a panel stays in the cache
 constexpr int64_t kLargest = int64_t{1} << 19;  // elements of the matrix
-constexpr int64_t kRowsPerSum = 1024;           // of an outer product that are summed on their own, by one thread
-constexpr int64_t kMostSums = 8;
+constexpr int64_t kRowsPerPart = 1024;          // of an outer product that are summed on their own, by one thread
+constexpr int64_t kMostParts = 8;
 
 bool has_kernel(int64_t rows, int64_t depth, int64_t columns) {
   return rows >= kFewestRows && depth <= kDeepest && depth * columns <= kLargest &&
@@ -57,7 +57,7 @@ class LinearFunction : public torch::autograd::Function<LinearFunction> {
     context->saved_data["wants_w"] = w.requires_grad();
     std::vector<int64_t> sizes = x_any.sizes().vec();
     sizes.back() = w.size(0);
-    return product_with_transposed(x, w).view(sizes);
+    return rows_times_transposed(x, w).view(sizes);
   }
 
   static variable_list backward(AutogradContext* context, variable_list gradients) {
@@ -67,14 +67,14 @@ class LinearFunction : public torch::autograd::Function<LinearFunction> {
     sizes.back() = x.size(1);
     const Tensor d_y = gradients[0].contiguous().view({-1, w.size(0)});
     Tensor d_w;
-    if (context->saved_data["wants_w"].toBool()) d_w = outer_product(d_y, x);
-    return once_differentiable("linear", {product(d_y, w).view(sizes), d_w});
+    if (context->saved_data["wants_w"].toBool()) d_w = columns_times_rows(d_y, x);
+    return once_differentiable("linear", {rows_times(d_y, w).view(sizes), d_w});
   }
 };
 
 }  // namespace
 
-Tensor product_with_transposed(const Tensor& x, const Tensor& w, const Tensor& add) {
+Tensor rows_times_transposed(const Tensor& x, const Tensor& w, const Tensor& add) {
   if (!has_kernel(x.size(0), x.size(1), w.size(0))) return add.defined() ? at::addmm(add, x, w.t()) : at::mm(x, w.t());
   return multiplied(x,
                     {.b = w.data_ptr<float>(),
@@ -85,7 +85,7 @@ Tensor product_with_transposed(const Tensor& x, const Tensor& w, const Tensor& a
                     add);
 }
 
-Tensor product(const Tensor& y, const Tensor& w) {
+Tensor rows_times(const Tensor& y, const Tensor& w) {
   if (!has_kernel(y.size(0), y.size(1), w.size(1))) return at::mm(y, w);
   return multiplied(y,
                     {.b = w.data_ptr<float>(),
@@ -96,11 +96,11 @@ Tensor product(const Tensor& y, const Tensor& w) {
                     {});
 }
 
-Tensor outer_product(const Tensor& y, const Tensor& x) {
+Tensor columns_times_rows(const Tensor& y, const Tensor& x) {
   const int64_t depth = x.size(0), rows = y.size(1), columns = x.size(1);
   if (!has_kernel(depth, std::min<int64_t>(rows, kDeepest), columns)) return at::mm(y.t(), x);
   RECORD_USER_SCOPE("ovq::product");
-  const int64_t sums = std::clamp<int64_t>(depth / kRowsPerSum, 1, kMostSums), step = (depth + sums - 1) / sums;
+  const int64_t sums = std::clamp<int64_t>(depth / kRowsPerPart, 1, kMostParts), step = (depth + sums - 1) / sums;
   const Tensor parts = at::empty({sums, rows, columns}, x.options());
   const auto& kernels = kernels::detail::row_kernels();
   parallel_blocks(sums, 1, step * rows * columns, [&](int64_t part, int64_t) {

@@ -8,10 +8,9 @@
 namespace ovq::ops {
 
 // Float32 on the CPU. x [R, I] and y [R, O] have contiguous rows.
-at::Tensor product_with_transposed(const at::Tensor& x, const at::Tensor& w,
-                                   const at::Tensor& add = {});      // x w^T + add
-at::Tensor product(const at::Tensor& y, const at::Tensor& w);        // y w, w [O, I]
-at::Tensor outer_product(const at::Tensor& y, const at::Tensor& x);  // y^T x [O, I]
+at::Tensor rows_times_transposed(const at::Tensor& x, const at::Tensor& w, const at::Tensor& add = {});  // x w^T + add
+at::Tensor rows_times(const at::Tensor& y, const at::Tensor& w);          // y w, w [O, I]
+at::Tensor columns_times_rows(const at::Tensor& y, const at::Tensor& x);  // y^T x [O, I]
 
 // x w^T as an op: x [..., I], w [O, I] -> [..., O]
 at::Tensor linear(const at::Tensor& x, const at::Tensor& w);

@@ -138,7 +138,7 @@ class ProjectionsFunction : public torch::autograd::Function<ProjectionsFunction
     const int64_t batch = x.size(0), time = x.size(1);
     const Tensor rows = x.view({-1, x.size(2)}), matrix = stacked(tensors, plan->weights);
     const Tensor bias = stacked_biases(*plan, tensors);
-    const Tensor y = product_with_transposed(rows, matrix, bias.defined() ? bias.expand({rows.size(0), -1}) : Tensor());
+    const Tensor y = rows_times_transposed(rows, matrix, bias.defined() ? bias.expand({rows.size(0), -1}) : Tensor());
     variable_list outputs;
     for (const PartPlan& part : plan->parts) outputs.push_back(at::empty({batch, time, part.channels}, x.options()));
     {
@@ -173,9 +173,9 @@ class ProjectionsFunction : public torch::autograd::Function<ProjectionsFunction
       RECORD_USER_SCOPE("ovq::projections_backward");
       heads_backward(plan, tensors, y, gradients, d_y, results);
     }
-    results[0] = product(d_y, matrix).view({batch, time, rows.size(1)});
+    results[0] = rows_times(d_y, matrix).view({batch, time, rows.size(1)});
     if (plan.wants_weights) {
-      const Tensor d_matrix = outer_product(d_y, rows);
+      const Tensor d_matrix = columns_times_rows(d_y, rows);
       int64_t first = 0;
       for (size_t i = 0; i < plan.weights.size(); ++i) {
         const int64_t channels = tensors[plan.weights[i]].size(0);

@@ -22,13 +22,17 @@ HEADS, DIM, BETA, CHUNK, CENTROIDS = 6, 128, 8.0, 128, 2048
 TOLERANCE = 1e-4
 PRODUCT = 2048  # size of the matrices of the ceiling
 SETTLE = 0.05  # seconds for a peer's threads to fall asleep
+LONG = 32768  # from here on a call takes minutes: torch is left out, and the checked call is the only round
 
 
 class Worker:
     """A peer in a process of its own that answers lines with lines."""
 
+    processes = []
+
     def __init__(self, *command):
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self.processes.append(self.process)
 
     def read(self):
         line = self.process.stdout.readline()
@@ -84,7 +88,7 @@ def torch_attention(q, k, v, block=1024):
 
 class Prefill:
     def __init__(self, length, work, onnx):
-        self.name, self.length = f"prefill {length}", length
+        self.name, self.length, self.first = f"prefill {length}", length, {}
         q, k, v = self.inputs = make_inputs(length)
         heads_first = [x[0].transpose(0, 1).contiguous() for x in self.inputs]
         arrays = [x[0].numpy() for x in self.inputs]
@@ -96,17 +100,26 @@ class Prefill:
             "ovq attention": lambda o: o[0].numpy(),
             "torch": lambda o: o.transpose(0, 1).numpy(),
         }
+        if length >= LONG:
+            del self.peers["torch"]
         if onnx:
             command = {"command": "prefill", "time": length, "heads": HEADS, "dim": DIM, "scale": BETA}
             for name, array in zip("qkv", arrays):
                 command[name] = str(work / f"{name}-{length}.f32")
                 array.tofile(command[name])
             self.add_onnx(onnx, command, work / "o.f32", (length, HEADS, DIM))
-        for name in self.peers:
-            check_rows(f"{self.name}, {name}", self.results[name](self.peers[name]()[1]), *arrays)
+        self.check(arrays)
         options = {"chunk": CHUNK, "centroids": CENTROIDS}
         check_ovq(options)
         self.peers["ovq"] = lambda: timed(lambda: ovq.ovq_attention(q, k, v, BETA, **options))
+
+    def check(self, arrays, offset=0):
+        """Also keeps how long each took."""
+        self.checked = {}
+        for name, run in self.peers.items():
+            seconds, o = self.first.pop(name, None) or run()
+            self.checked[name] = seconds
+            check_rows(f"{self.name}, {name}", self.results[name](o), *arrays, offset=offset)
 
     def add_onnx(self, onnx, command, output, shape):
         def run():
@@ -116,18 +129,18 @@ class Prefill:
             return answer["seconds"], None
 
         command["o"] = str(output)
-        seconds, _ = run()
-        first = np.fromfile(output, np.float32).reshape(shape)
+        self.first["onnxruntime"] = run()
+        result = np.fromfile(output, np.float32).reshape(shape)
         del command["o"]
         self.peers["onnxruntime"] = run
-        self.results["onnxruntime"] = lambda _: first
+        self.results["onnxruntime"] = lambda _: result
 
 
 class Decode(Prefill):
     """One token behind `length` - 1 others."""
 
     def __init__(self, length, work, onnx):
-        self.name, self.length = f"decode {length}", length
+        self.name, self.length, self.first = f"decode {length}", length, {}
         q, k, v = make_inputs(length)
         last = q[:, -1:].contiguous()
         arrays = [last[0].numpy(), k[0].numpy(), v[0].numpy()]
@@ -143,10 +156,9 @@ class Decode(Prefill):
                 command[name] = str(work / f"decode-{name}.f32")
                 x.numpy().tofile(command[name])
             self.add_onnx(onnx, command, work / "o.f32", (1, HEADS, DIM))
-        for name in self.peers:
-            check_rows(f"{self.name}, {name}", self.results[name](self.peers[name]()[1]), *arrays, offset=length - 1)
+        self.check(arrays, offset=length - 1)
         _, state = ovq.ovq_attention(q, k, v, BETA, chunk=CHUNK, centroids=CENTROIDS, return_state=True)
-        self.peers["ovq"] = lambda: timed(lambda: ovq.ovq_step(last, k[:, -1:], v[:, -1:], BETA, state))
+        self.peers["ovq"] = lambda: timed(lambda: ovq.step(last, k[:, -1:], v[:, -1:], BETA, state))
 
 
 def check_ovq(options):
@@ -161,12 +173,29 @@ def check_ovq(options):
         raise RuntimeError(f"ovq: {different:.1%} of the rows differ from the composed op")
 
 
-def busy_cores():
-    """CPU seconds of all processes, and of this one with its children, so far."""
-    with open("/proc/stat") as file:
-        ticks = [int(x) for x in file.readline().split()[1:9]]
-    tick = os.sysconf("SC_CLK_TCK")
-    return (sum(ticks) - ticks[3] - ticks[4]) / tick
+class Bystanders:
+    """Cores that other processes kept busy while the `with` block ran."""
+
+    def __enter__(self):
+        self.start, self.before = time.perf_counter(), self.sample()
+        return self
+
+    def __exit__(self, *_):
+        spent = [now - before for now, before in zip(self.sample(), self.before)]
+        self.cores = max(0.0, (spent[0] - spent[1]) / (time.perf_counter() - self.start))
+
+    @staticmethod
+    def sample():
+        """CPU seconds of the machine, and of this process and its workers."""
+        tick = os.sysconf("SC_CLK_TCK")
+        with open("/proc/stat") as file:
+            fields = [int(x) for x in file.readline().split()[1:9]]
+        machine = (sum(fields) - fields[3] - fields[4]) / tick
+        own = 0
+        for worker in [os.getpid(), *(process.pid for process in Worker.processes)]:
+            with open(f"/proc/{worker}/stat") as file:
+                own += sum(int(x) for x in file.read().rsplit(")", 1)[1].split()[11:13]) / tick
+        return machine, own
 
 
 def measure(case, rounds, onednn):
@@ -175,7 +204,7 @@ def measure(case, rounds, onednn):
     for _ in range(rounds):
         for name, run in case.peers.items():
             time.sleep(SETTLE)
-            seconds[name].append(run()[0])
+            seconds[name].append(case.checked[name] if rounds == 1 and name in case.checked else run()[0])
         if onednn:
             time.sleep(SETTLE)
             product.append(float(onednn.ask(PRODUCT)))
@@ -190,7 +219,7 @@ def summary(values):
 
 def flops_of(case):
     """Of causal attention: two products over the keys each query sees."""
-    pairs = case.length * (case.length + 1) / 2 if isinstance(case, Prefill) and case.name.startswith("prefill") else case.length
+    pairs = case.length if isinstance(case, Decode) else case.length * (case.length + 1) / 2
     return 4 * pairs * HEADS * DIM
 
 
@@ -212,7 +241,7 @@ def main():
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
     here = Path(__file__).parent
-    versions = {"torch": torch.__version__, "node": ""}
+    versions = {"torch": torch.__version__}
     onnx = onednn = None
     if arguments.packages:
         onnx = Worker("node", str(here / "onnx_worker.mjs"), arguments.packages, str(arguments.threads))
@@ -223,18 +252,22 @@ def main():
     report = {
         "machine": {"cpu": cpu_name(), "threads": arguments.threads, "load_average": os.getloadavg()[0]},
         "commit": arguments.commit,
-        "versions": {name: version for name, version in versions.items() if version},
+        "versions": versions,
         "shape": {"heads": HEADS, "dim": DIM, "chunk": CHUNK, "centroids": CENTROIDS},
         "cases": [],
     }
     kinds = [(Prefill, length) for length in arguments.lengths] + [(Decode, max(arguments.lengths))]
     for kind, length in kinds:
         case = kind(length, arguments.work, onnx)
-        rounds = arguments.rounds if kind is Prefill and length < 65536 else max(3, arguments.rounds // 2)
-        if kind is Decode:
-            rounds = 10 * arguments.rounds
-        seconds, product = measure(case, rounds, onednn)
-        entry = {"name": case.name, "flops": flops_of(case), "peers": {n: summary(s) for n, s in seconds.items()}}
+        rounds = 10 * arguments.rounds if kind is Decode else arguments.rounds if length < LONG else 1
+        with Bystanders() as others:
+            seconds, product = measure(case, rounds, onednn)
+        entry = {
+            "name": case.name,
+            "flops": flops_of(case),
+            "bystander_cores": others.cores,
+            "peers": {name: summary(values) for name, values in seconds.items()},
+        }
         if product:
             rate = 2 * PRODUCT**3 / min(product)
             entry["onednn_product"] = {

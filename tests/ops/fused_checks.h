@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "ovq/kernels/isa.h"
+#include "ovq/kernels/simd/row_kernels.h"
 #include "ovq/ops/backend.h"
 #include "tests/ops/tensor_checks.h"
 
@@ -40,7 +41,8 @@ inline void expect_as_good_as_composed(const OpCall& call, const std::vector<Ten
       const auto fused = outputs_and_gradients(call, inputs, at::kFloat, Backend::automatic);
       for (size_t i = 0; i < truth.size(); ++i) {
         EXPECT_TRUE(calibrated(fused[i], plain[i], truth[i])) << isa << ", result " << i;
-        if (count > 1) {
+        // Where the library multiplies, what it sums first may depend on the threads.
+        if (count > 1 && kernels::detail::row_kernels().fast_products) {
           EXPECT_TRUE(at::equal(fused[i], one[i])) << isa << ", result " << i << ", threads " << count;
         }
       }

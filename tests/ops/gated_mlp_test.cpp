@@ -39,7 +39,7 @@ TEST(GatedMlp, WithoutNormAndResidual) {
 }
 
 TEST(GatedMlp, LargeInputs) {
-  for (const float size : {90.0f, 1e4f, 1e30f}) {
+  for (const float size : {90.0f, 1e4f, 1e15f}) {
     const Tensor x = at::tensor({size, -size}).view({2, 1}), one = at::ones({1, 1});
     const Tensor y = gated_mlp({.x = x, .gate = one, .up = one, .down = one});
     EXPECT_FLOAT_EQ(y[0][0].item<float>() / size, size);

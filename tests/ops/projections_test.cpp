@@ -9,12 +9,12 @@ namespace {
 using kernels::Shift;
 
 // Queries, keys and values of attention, with everything.
-struct AttentionCase {
+struct HeadsCase {
   int64_t batch = 2, time = 9, width = 12, heads = 2, head_dim = 8, taps = 4;
   Tensor cu_seqlens = {};
 };
 
-void expect_attention_inputs(const AttentionCase& c) {
+void expect_attention_inputs(const HeadsCase& c) {
   const int64_t channels = c.heads * c.head_dim;
   const auto call = [&](const std::vector<Tensor>& in) {
     const Tensor angles =

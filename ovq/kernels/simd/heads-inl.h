@@ -67,26 +67,37 @@ HWY_INLINE void silu_row(const float* HWY_RESTRICT c, int64_t n, float* HWY_REST
 }
 
 // What token t's row is before shift and rotation: z, and on the way c (before silu), s (its sigmoid) and the inverse
-// norm of each head.
+// norm of each head. A row that nothing changes stays where it is.
 struct HeadRow {
   float *c, *s, *z, *inverse;
 };
 
-HWY_INLINE void head_row(const HeadRows& in, int64_t t, const HeadRow& row) {
+HWY_INLINE bool stays(const HeadRows& in) { return in.taps == nullptr && !in.silu && !in.unit; }
+
+HWY_INLINE const float* head_row(const HeadRows& in, int64_t t, const HeadRow& row) {
   const int64_t n = in.channels;
-  float* const before = in.silu ? row.c : row.z;
-  if (in.taps != nullptr)
-    convolve_row(in, t, before);
-  else
-    copy_row(in.y + t * in.y_stride, n, before);
-  if (in.silu) silu_row(row.c, n, row.s, row.z);
-  if (!in.unit) return;
-  for (int64_t first = 0, head = 0; first < n; first += in.head_dim, ++head) {
-    float* HWY_RESTRICT const z = row.z + first;
-    const float inverse = 1.0f / __builtin_sqrtf(row_dot(z, z, in.head_dim) + in.eps);
-    row.inverse[head] = inverse;
-    for (int64_t i = 0; i < in.head_dim; ++i) z[i] *= inverse;
+  const float* const y = in.y + t * in.y_stride;
+  if (stays(in)) return y;
+  const float* before = y;
+  if (in.taps != nullptr) {
+    float* const convolved = in.silu ? row.c : row.z;
+    convolve_row(in, t, convolved);
+    before = convolved;
   }
+  if (in.silu) {
+    if (in.taps == nullptr) copy_row(y, n, row.c);
+    silu_row(row.c, n, row.s, row.z);
+    before = row.z;
+  }
+  if (!in.unit) return row.z;
+  for (int64_t first = 0, head = 0; first < n; first += in.head_dim, ++head) {
+    const float* const from = before + first;
+    float* const z = row.z + first;
+    const float inverse = 1.0f / __builtin_sqrtf(row_dot(from, from, in.head_dim) + in.eps);
+    row.inverse[head] = inverse;
+    for (int64_t i = 0; i < in.head_dim; ++i) z[i] = from[i] * inverse;
+  }
+  return row.z;
 }
 
 // to <- from, each head turned by the angles of token t; direction -1 turns back
@@ -109,18 +120,24 @@ inline void heads_entry(const HeadRows& in, float* scratch, float* out, int64_t 
   const int64_t n = in.channels;
   float *const c = scratch, *const s = c + n, *const inverse = s + n, *const mixed = inverse + n;
   float* const z[2] = {mixed + n, mixed + 2 * n};
+  const bool direct = in.shift == Shift::none && in.angles == nullptr && !stays(in);
+  const float* before = nullptr;
   for (int64_t t = 0; t < in.time; ++t) {
-    float *const own = z[t % 2], *const before = t > 0 ? z[(t + 1) % 2] : own;
-    head_row(in, t, {c, s, own, inverse});
+    float* const to = out + t * out_stride;
+    const float* const own = head_row(in, t, {c, s, direct ? to : z[t % 2], inverse});
+    if (direct) continue;
+    if (t == 0) before = own;
     const float* row = in.shift == Shift::previous ? before : own;
     if (in.shift == Shift::mean) {
-      for (int64_t i = 0; i < n; ++i) mixed[i] = in.share * before[i] + (1 - in.share) * own[i];
-      row = mixed;
+      float* const mean = in.angles != nullptr ? mixed : to;
+      for (int64_t i = 0; i < n; ++i) mean[i] = in.share * before[i] + (1 - in.share) * own[i];
+      row = mean;
     }
     if (in.angles != nullptr)
-      rotate_row(in, t, row, 1, out + t * out_stride);
-    else
-      copy_row(row, n, out + t * out_stride);
+      rotate_row(in, t, row, 1, to);
+    else if (row != to)
+      copy_row(row, n, to);
+    before = own;
   }
 }
 
@@ -138,12 +155,47 @@ HWY_INLINE void shift_backward(const HeadRows& in, int64_t t, const float* HWY_R
   }
 }
 
+// piece[j] <- piece[j] + d_c[t] y[t - count + 1 + j], d_y[t] <- sum_j taps[j] d_c[t + count - 1 - j], with d_c of token
+// t at t % count.
+HWY_INLINE void convolve_row_backward(const HeadRows& in, int64_t t, const float* d_c, float* piece, float* d_y) {
+  const int64_t n = in.channels, count = in.taps_count, first = t - count + 1;
+  const float* HWY_RESTRICT const y = in.y + first * in.y_stride;
+  const float* HWY_RESTRICT const own = d_c + t % count * n;
+  if (count == 4 && first >= 0 && t + 3 < in.time) {
+    const float *HWY_RESTRICT const y1 = y + in.y_stride, *HWY_RESTRICT const y2 = y1 + in.y_stride,
+                                    *HWY_RESTRICT const y3 = y2 + in.y_stride;
+    const float *HWY_RESTRICT const w0 = in.taps, *HWY_RESTRICT const w1 = w0 + in.taps_stride,
+                                    *HWY_RESTRICT const w2 = w1 + in.taps_stride,
+                                    *HWY_RESTRICT const w3 = w2 + in.taps_stride;
+    const float *HWY_RESTRICT const d1 = d_c + (t + 1) % 4 * n, *HWY_RESTRICT const d2 = d_c + (t + 2) % 4 * n,
+                                    *HWY_RESTRICT const d3 = d_c + (t + 3) % 4 * n;
+    float *HWY_RESTRICT const p0 = piece, *HWY_RESTRICT const p1 = p0 + n, *HWY_RESTRICT const p2 = p1 + n,
+                              *HWY_RESTRICT const p3 = p2 + n;
+    for_vectors(n, [&](int64_t i, int64_t some) HWY_ATTR {
+      const auto at = [&](const float* from) HWY_ATTR { return load_some(from + i, some); };
+      const RowVector g = at(own);
+      store_some(hn::MulAdd(g, at(y), at(p0)), some, p0 + i);
+      store_some(hn::MulAdd(g, at(y1), at(p1)), some, p1 + i);
+      store_some(hn::MulAdd(g, at(y2), at(p2)), some, p2 + i);
+      store_some(hn::MulAdd(g, at(y3), at(p3)), some, p3 + i);
+      const RowVector late = hn::MulAdd(at(w1), at(d2), hn::Mul(at(w0), at(d3)));
+      store_some(hn::MulAdd(at(w3), g, hn::MulAdd(at(w2), at(d1), late)), some, d_y + i);
+    });
+    return;
+  }
+  for (int64_t j = first < 0 ? -first : 0; j < count; ++j) add_product(own, y + j * in.y_stride, n, piece + j * n);
+  set_row(0, n, d_y);
+  for (int64_t later = 0; later < count && t + later < in.time; ++later) {
+    add_product(in.taps + (count - 1 - later) * in.taps_stride, d_c + (t + later) % count * n, n, d_y);
+  }
+}
+
 inline void heads_backward_entry(const HeadRows& in, float* scratch, HeadRowsBackward& out) {
   const int64_t n = in.channels, count = in.taps_count;
-  float *const c = scratch, *const s = c + n, *const inverse = s + n, *const z = inverse + n;
-  float* const g[2] = {z + n, z + 2 * n};
-  float* const d_c = z + 3 * n;                                     // [max(1, count)][n], token t at t % count
-  float* const piece = d_c + (in.taps != nullptr ? count : 1) * n;  // [count + 1][n]: taps, then bias
+  float *const c = scratch, *const s = c + n, *const inverse = s + n, *const unit = inverse + n;
+  float* const g[2] = {unit + n, unit + 2 * n};
+  float* const d_c = unit + 3 * n;       // [count][n], token t at t % count
+  float* const piece = d_c + count * n;  // [count + 1][n]: taps, then bias
   if (in.taps != nullptr) {
     set_row(0, (count + 1) * n, piece);
     for (int64_t j = 0; j < count; ++j) set_row(0, n, out.d_taps + j * out.d_taps_stride);
@@ -160,20 +212,22 @@ inline void heads_backward_entry(const HeadRows& in, float* scratch, HeadRowsBac
     set_row(0, (count + 1) * n, piece);
   };
   double d_share = 0;
+  const float* next = nullptr;
   for (int64_t t = in.time - 1; t >= 0; --t) {
-    head_row(in, t, {c, s, z, inverse});
-    float* const own = g[t % 2];
-    const float* const next = t + 1 < in.time ? g[(t + 1) % 2] : nullptr;
-    if (in.angles != nullptr)
-      rotate_row(in, t, out.d_out + t * out.out_stride, -1, own);
-    else
-      copy_row(out.d_out + t * out.out_stride, n, own);
+    const float* const z = head_row(in, t, {c, s, unit, inverse});
+    const float* own = out.d_out + t * out.out_stride;
+    if (in.angles != nullptr) {
+      rotate_row(in, t, own, -1, g[t % 2]);
+      own = g[t % 2];
+    }
     if (in.shift == Shift::mean) {
       if (next != nullptr) d_share += row_dot(next, z, n);
       if (t > 0) d_share -= row_dot(own, z, n);
     }
-    float* HWY_RESTRICT const d = in.taps != nullptr ? d_c + t % count * n : d_c;
+    float* const d_y = out.d_y + t * in.y_stride;
+    float* HWY_RESTRICT const d = in.taps != nullptr ? d_c + t % count * n : d_y;
     shift_backward(in, t, own, next, d);
+    next = own;
     if (in.unit) {  // d <- (d - z (z . d)) / norm
       for (int64_t first = 0, head = 0; first < n; first += in.head_dim, ++head) {
         const float projection = row_dot(d + first, z + first, in.head_dim);
@@ -183,23 +237,12 @@ inline void heads_backward_entry(const HeadRows& in, float* scratch, HeadRowsBac
     if (in.silu) {
       for (int64_t i = 0; i < n; ++i) d[i] *= s[i] * (1 + c[i] * (1 - s[i]));
     }
-    float* HWY_RESTRICT const d_y = out.d_y + t * in.y_stride;
-    if (in.taps == nullptr) {
-      copy_row(d, n, d_y);
-      continue;
-    }
-    for (int64_t j = t < count - 1 ? count - 1 - t : 0; j < count; ++j) {
-      add_product(d, in.y + (t - count + 1 + j) * in.y_stride, n, piece + j * n);
-    }
+    if (in.taps == nullptr) continue;
+    convolve_row_backward(in, t, d_c, piece, d_y);
     if (out.d_taps_bias != nullptr) {
       for (int64_t i = 0; i < n; ++i) piece[count * n + i] += d[i];
     }
     if (t % kRowsPerSum == 0) add_piece();
-    // d_y[t] <- sum_j taps[j] d_c[t + count - 1 - j]
-    set_row(0, n, d_y);
-    for (int64_t later = 0; later < count && t + later < in.time; ++later) {
-      add_product(in.taps + (count - 1 - later) * in.taps_stride, d_c + (t + later) % count * n, n, d_y);
-    }
   }
   out.d_share = d_share;
 }

@@ -60,7 +60,6 @@ struct ProductTile {
 
   // c <- sums + add, of the first `columns`; add null: 0
   HWY_INLINE void store(const float* add, ptrdiff_t add_stride, int64_t columns, float* c, ptrdiff_t c_stride) const {
-    const RowTag d;
 #pragma GCC unroll 8
     for (int r = 0; r < R; ++r) {
 #pragma GCC unroll 8

@@ -67,7 +67,7 @@ std::vector<const RowKernels*> usable() {
 
 }  // namespace
 
-int64_t head_rows_scratch(const HeadRows& in) { return (6 + 2 * in.taps_count + 2) * in.channels; }
+int64_t head_rows_scratch(const HeadRows& in) { return (7 + 2 * in.taps_count) * in.channels; }
 
 const RowKernels& row_kernels() {
   const std::string_view wanted = read_kernels().isa;  // first: the look-ups of both go through Highway's choice

@@ -38,10 +38,10 @@ HWY_INLINE float row_dot(const float* HWY_RESTRICT a, const float* HWY_RESTRICT 
   return rest + hn::GetLane(hn::SumOfLanes(d, hn::Add(even, odd)));
 }
 
-// 1 / (1 + exp(-x)), NaN for NaN
+// 1 / (1 + exp(-x)), 0 below -88, NaN for NaN
 HWY_INLINE RowVector sigmoid(RowTag d, RowVector x) {
-  const RowVector power = hn::Min(hn::Set(d, 127.0f), hn::Mul(x, hn::Set(d, -1.44269504f)));
-  return hn::Div(hn::Set(d, 1.0f), hn::Add(hn::Set(d, 1.0f), exp2(d, power)));
+  const RowVector power = hn::Mul(x, hn::Set(d, -1.44269504f)), one = hn::Set(d, 1.0f);
+  return hn::IfThenZeroElse(hn::Gt(power, hn::Set(d, 127.0f)), hn::Div(one, hn::Add(one, exp2(d, power))));
 }
 
 // f(first, count) for whole vectors with count = lanes, and once more for what is left.
