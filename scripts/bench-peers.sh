@@ -4,7 +4,7 @@
 #
 #   scripts/bench-peers.sh --set-up     what it needs beyond scripts/setup.sh (as root): Debian packages and npm's
 #                                       onnxruntime-node, into build/peers
-#   scripts/bench-peers.sh [--lengths 4096,16384,65536] [--rounds 5] [--threads N] [--json FILE]
+#   scripts/bench-peers.sh [--lengths 4096,16384,65536] [--decode 65536] [--rounds 5] [--threads N] [--json FILE] [--add]
 #
 # OVQ_BUILD names the build directory (build/release). Without a part of the set-up that peer is left out.
 set -euo pipefail
@@ -27,8 +27,13 @@ json=results/peers.json
 arguments=()
 while [[ $# -gt 0 ]]; do
   case $1 in
+    --add)
+      arguments+=(--add)
+      shift
+      continue
+      ;;
     --json) json=$2 ;;
-    --lengths | --rounds | --threads) arguments+=("$1" "$2") ;;
+    --lengths | --decode | --rounds | --threads) arguments+=("$1" "$2") ;;
     *)
       echo "bench-peers.sh: unknown option $1" >&2
       exit 2

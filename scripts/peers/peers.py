@@ -234,7 +234,9 @@ def main():
     parser.add_argument("--packages", help="directory with onnxruntime-node in node_modules")
     parser.add_argument("--onednn", help="the program made of onednn_worker.cpp")
     parser.add_argument("--lengths", type=lambda s: [int(x) for x in s.split(",")], default=[4096, 16384, 65536])
+    parser.add_argument("--decode", type=int, default=65536, help="context of the decoded token; 0: no such case")
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--add", action="store_true", help="keep the other cases of the JSON file")
     parser.add_argument("--threads", type=int, default=os.cpu_count())
     parser.add_argument("--commit", default="")
     parser.add_argument("--json", type=Path, required=True)
@@ -256,7 +258,9 @@ def main():
         "shape": {"heads": HEADS, "dim": DIM, "chunk": CHUNK, "centroids": CENTROIDS},
         "cases": [],
     }
-    kinds = [(Prefill, length) for length in arguments.lengths] + [(Decode, max(arguments.lengths))]
+    kinds = [(Prefill, length) for length in arguments.lengths]
+    if arguments.decode > 0:
+        kinds.append((Decode, arguments.decode))
     for kind, length in kinds:
         case = kind(length, arguments.work, onnx)
         rounds = 10 * arguments.rounds if kind is Decode else arguments.rounds if length < LONG else 1
@@ -286,6 +290,11 @@ def main():
             )
         sys.stdout.flush()
         del case
+    if arguments.add and arguments.json.exists():
+        measured = [case["name"] for case in report["cases"]]
+        before = json.loads(arguments.json.read_text())["cases"]
+        report["cases"] += [case for case in before if case["name"] not in measured]
+        report["cases"].sort(key=lambda case: (case["name"].split()[0] != "prefill", int(case["name"].split()[1])))
     arguments.json.write_text(json.dumps(report, indent=2) + "\n")
 
 
