@@ -17,10 +17,11 @@ using torch::autograd::variable_list;
 
 constexpr int64_t kRowBlock = 96;               // that a thread multiplies with a panel at a time
 constexpr int64_t kFewestRows = 64;             // below, packing costs more than it saves
-constexpr int64_t kDeepest = 512;               // a panel stays in the cache
+constexpr int64_t kDeepest = 1024;              // a panel stays in the cache
 constexpr int64_t kLargest = int64_t{1} << 19;  // elements of the matrix
 constexpr int64_t kRowsPerPart = 1024;          // of an outer product that are summed on their own, by one thread
 constexpr int64_t kMostParts = 8;
+constexpr int64_t kNarrow = 64;  // rows or columns of an outer product, up to which the kernel is faster
 
 bool has_kernel(int64_t rows, int64_t depth, int64_t columns) {
   return rows >= kFewestRows && depth <= kDeepest && depth * columns <= kLargest &&
@@ -98,7 +99,9 @@ Tensor rows_times(const Tensor& y, const Tensor& w) {
 
 Tensor columns_times_rows(const Tensor& y, const Tensor& x) {
   const int64_t depth = x.size(0), rows = y.size(1), columns = x.size(1);
-  if (!has_kernel(depth, std::min<int64_t>(rows, kDeepest), columns)) return at::mm(y.t(), x);
+  if (std::min(rows, columns) > kNarrow || !has_kernel(depth, std::min(rows, columns), std::max(rows, columns))) {
+    return at::mm(y.t(), x);
+  }
   RECORD_USER_SCOPE("ovq::product");
   const int64_t sums = std::clamp<int64_t>(depth / kRowsPerPart, 1, kMostParts), step = (depth + sums - 1) / sums;
   const Tensor parts = at::empty({sums, rows, columns}, x.options());

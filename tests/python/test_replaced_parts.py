@@ -306,7 +306,8 @@ def test_the_wrapped_parts_compute_what_cpp_does():
     mlp = model.layers[0].mlp
     expected = layer(x)
     assert list(calls) == ["in_proj", "conv", "norm"] and torch.equal(calls["in_proj"][0], x)
-    assert torch.equal(layer(x), make("mamba2").eval()(x)) and torch.equal(expected, layer(x))
+    assert torch.equal(expected, layer(x))
+    assert_near(expected, make("mamba2").eval()(x), 1e-5)  # without hooks several parts are one op
     by_hand = mlp.down_proj(nn.functional.silu(mlp.gate_proj(hidden)) * mlp.up_proj(hidden))
     assert torch.equal(mlp(hidden), by_hand)
     assert isinstance(layer.in_proj, nn.Linear) and isinstance(model.embed, nn.Embedding)
