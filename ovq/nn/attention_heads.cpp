@@ -93,7 +93,7 @@ AttentionHeads::Inputs AttentionHeads::attention_inputs(const Tensor& x, MixerSt
                                                         const OptionalTensor& cu_seqlens,
                                                         const c10::optional<ops::RotaryOptions>& rotation) {
   check_width(op_, x, heads_.width);
-  if (state == nullptr) {
+  if (state == nullptr && fuses_inputs) {
     if (const Inputs in = fused_inputs(x, cu_seqlens, rotation); in.q.defined()) return in;
   }
   const auto convolved = [&](ShortConvolution& convolution, const char* name, const Tensor& y) {

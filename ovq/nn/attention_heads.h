@@ -60,6 +60,9 @@ class AttentionHeads : public Mixer {
   ShortConvolution conv_q{nullptr}, conv_k{nullptr};
   Tensor b;      // [H]
   Tensor alpha;  // [], with value_shift
+  // Whether queries, keys and values may come from one op. Of a part without a gradient it makes one of zeros, so not
+  // for layers whose keys may have none.
+  bool fuses_inputs = true;
 
  private:
   // As one op. Undefined where parts are replaced, or there are no kernels for x.

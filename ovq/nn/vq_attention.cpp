@@ -33,6 +33,7 @@ uint64_t fingerprint(const Tensor& x) {
 }  // namespace
 
 VqAttention::VqAttention(const VqAttentionOptions& options) : AttentionHeads("vq", options.heads), options_(options) {
+  fuses_inputs = false;
   options_.heads = heads();
   check_fields("vq", options_);
   quantizer_ = register_module("quantizer",
