@@ -1,0 +1,167 @@
+// What the instruction-set specific code offers for the recurrences: all chunks of one head (or of the heads that share
+// keys) of one sequence, forward and backward. Which heads, which thread and all checks are plain C++ above it.
+#pragma once
+
+#include <cstdint>
+
+#include "ovq/kernels/sequences.h"
+#include "ovq/kernels/view.h"
+
+namespace ovq::kernels::recurrence {
+
+inline constexpr int64_t kChunk = 64;  // tokens computed together; borders decide the rounding
+inline constexpr int64_t kPad = 16;    // rows of matrices in scratch memory are padded with zeros to multiples of this
+
+inline int64_t padded(int64_t size) { return (size + kPad - 1) / kPad * kPad; }
+inline int64_t chunks_of(int64_t length) { return (length + kChunk - 1) / kChunk; }
+
+// One of the sequences of a call.
+struct Piece {
+  Sequence sequence;
+  int64_t index = 0;         // of its states
+  int64_t first_border = 0;  // sum of chunks + 1 of the sequences before it
+};
+
+// States at the chunk borders, which forward leaves for backward: before each chunk and after the last one, as
+// [key_dim, padded(columns)] matrices, for each sequence and head.
+struct Borders {
+  float* data = nullptr;  // nullptr: not wanted
+  int64_t heads = 0, key_dim = 0, columns = 0;
+
+  int64_t matrix() const { return key_dim * padded(columns); }
+  float* of(const Piece& piece, int64_t head) const {
+    const int64_t count = chunks_of(piece.sequence.length) + 1;
+    return data == nullptr ? nullptr : data + (piece.first_border * heads + head * count) * matrix();
+  }
+};
+
+// Hands out parts of scratch memory; without memory it only counts.
+class Carver {
+ public:
+  explicit Carver(float* data) : data_(data) {}
+  float* take(int64_t rows, int64_t stride) {
+    float* const part = data_ == nullptr ? nullptr : data_ + used_;
+    used_ += padded(rows * stride);
+    return part;
+  }
+  int64_t used() const { return used_; }
+
+ private:
+  float* data_;
+  int64_t used_ = 0;
+};
+
+// Decayed linear attention of the heads of one group, which share queries and keys:
+//   S_t = e^{g_t} S_{t-1} + k_t (step_t v_t)^T,   o_t = scale S_t^T q_t + skip v_t
+// with g given, or g_t = rate step_t.
+struct LinearCall {
+  View<const float> q, k;          // [B, T, groups, dk]
+  View<const float> v;             // [B, T, heads, dv]
+  View<const float> g;             // [B, T, heads, 1]; absent: zeros, or rates and steps
+  View<const float> steps;         // [B, T, heads, 1]; absent: ones
+  const float* rates = nullptr;    // [heads], together with steps
+  const float* skips = nullptr;    // [heads]; absent: zeros
+  float scale = 1;
+  View<const float> state;         // [sequences, dk, heads, dv]; absent: zeros
+  Borders borders;
+  // forward
+  View<float> o;                   // [B, T, heads, dv]
+  View<float> last_state;          // as state; absent: not wanted
+  // backward
+  View<const float> d_o;
+  View<const float> d_last_state;  // absent: zeros
+  View<float> d_q, d_k, d_v;
+  View<float> d_g, d_steps;        // absent: not wanted
+  View<float> d_state;             // absent: not wanted
+  double* d_rates = nullptr;       // [sequences, heads]
+  double* d_skips = nullptr;       // [sequences, heads]
+
+  int64_t group() const { return v.heads / k.heads; }
+};
+
+// The gated delta rule of one head (see gated_delta_rule.h).
+struct DeltaCall {
+  View<const float> q, k;     // [B, T, H, dk]
+  View<const float> v;        // [B, T, H, dv]
+  View<const float> g, beta;  // [B, T, H, 1]
+  float scale = 1;
+  View<const float> state;    // [sequences, dk, H, dv]; absent: zeros
+  Borders borders;
+  // forward
+  View<float> o;              // [B, T, H, dv]
+  View<float> last_state;     // absent: not wanted
+  // backward
+  View<const float> d_o;
+  View<const float> d_last_state;  // absent: zeros
+  View<float> d_q, d_k, d_v, d_g, d_beta;
+  View<float> d_state;             // absent: not wanted
+};
+
+// Mesa of one head (see mesa.h).
+struct MesaCall {
+  View<const float> q, k;         // [B, T, H, dk]
+  View<const float> v;            // [B, T, H, dv]
+  View<const float> g, beta;      // [B, T, H, 1]
+  const float* lambda = nullptr;  // [H, dk]
+  int64_t iterations = 0;
+  View<const float> state;        // [sequences, dk, H, dk + dv]; absent: zeros
+  Borders borders;                // of dk + dv columns
+  // forward
+  View<float> o;                  // [B, T, H, dv]
+  View<float> solution;           // [B, T, H, dk]; absent: not wanted
+  View<float> last_state;         // absent: not wanted
+  // backward
+  View<const float> solved;       // the solution of forward
+  View<const float> d_o;
+  View<const float> d_last_state;  // absent: zeros
+  View<float> d_q, d_k, d_v, d_g, d_beta;
+  double* d_lambda = nullptr;      // [sequences, H, dk]
+  View<float> d_state;             // absent: not wanted
+};
+
+inline constexpr int64_t kConvolutionRows = 64, kConvolutionChannels = 128;  // of a block; its rows fit in L1
+
+// The short convolution (see short_convolution.h).
+struct ConvolutionCall {
+  View<const float> x;           // [B, T, 1, C]
+  const float* taps = nullptr;   // [width, C]
+  const float* bias = nullptr;   // [C]; nullptr: zeros
+  View<const float> before;      // [B, width - 1, 1, C]; absent: zeros
+  int64_t width = 0;
+  bool silu = false;
+  View<float> y;
+  // backward
+  View<const float> d_y;
+  View<float> d_x;
+  View<float> d_before;          // absent: not wanted
+};
+// A block of its rows and channels.
+struct ConvolutionBlock {
+  Sequence sequence;
+  int64_t first_row = 0, rows = 0;  // in the sequence
+  int64_t first_channel = 0, channels = 0;
+  float* sums = nullptr;            // backward: [width + 1, kConvolutionChannels], gradients of taps and bias
+};
+
+struct RecurrenceKernels {
+  const char* isa;
+
+  // Floats of scratch memory that the functions below need.
+  int64_t (*linear_scratch)(const LinearCall& call, bool backward);
+  int64_t (*delta_scratch)(const DeltaCall& call, bool backward);
+  int64_t (*mesa_scratch)(const MesaCall& call, bool backward);
+  int64_t (*convolution_scratch)(const ConvolutionCall& call);
+
+  void (*linear_forward)(const LinearCall& call, const Piece& piece, int64_t group, float* scratch);
+  void (*linear_backward)(const LinearCall& call, const Piece& piece, int64_t group, float* scratch);
+  void (*delta_forward)(const DeltaCall& call, const Piece& piece, int64_t head, float* scratch);
+  void (*delta_backward)(const DeltaCall& call, const Piece& piece, int64_t head, float* scratch);
+  void (*mesa_forward)(const MesaCall& call, const Piece& piece, int64_t head, float* scratch);
+  void (*mesa_backward)(const MesaCall& call, const Piece& piece, int64_t head, float* scratch);
+  void (*convolution_forward)(const ConvolutionCall& call, const ConvolutionBlock& block, float* scratch);
+  void (*convolution_backward)(const ConvolutionCall& call, const ConvolutionBlock& block, float* scratch);
+};
+
+const RecurrenceKernels& recurrence_kernels();  // of the selected instruction set
+
+}  // namespace ovq::kernels::recurrence
