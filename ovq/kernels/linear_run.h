@@ -5,19 +5,26 @@
 
 namespace ovq::kernels::recurrence {
 
-// A call with inputs checked, to be completed with outputs or gradients.
-struct LinearPlan {
+// As LinearCall has them.
+struct LinearInputs {
   const char* op = nullptr;
-  Sizes sizes;
-  std::vector<Piece> pieces;
-  LinearCall call;
+  View<const float> q, k, v, g, steps;
+  const float *rates = nullptr, *skips = nullptr;
+  float scale = 1;
+  View<const float> state;
+  std::span<const int64_t> cu_seqlens;
 };
 
-LinearPlan plan_linear(const char* op, const LinearCall& call, std::span<const int64_t> cu_seqlens);
-int64_t saved_floats(const LinearPlan& plan);
+struct LinearGradients {
+  View<float> d_q, d_k, d_v, d_g, d_steps, d_state;
+  std::vector<double> d_rates, d_skips;  // [sequences, heads]: sized where `rates` and `skips` are given
+};
 
-// Checks outputs or gradients, and runs.
-void run_forward(LinearPlan& plan, std::span<float> saved);
-void run_backward(LinearPlan& plan, std::span<const float> saved);
+int64_t saved_floats(const LinearInputs& inputs);
+
+// Each checks its arguments: std::invalid_argument names the one that is wrong.
+void linear_forward(const LinearInputs& inputs, const View<float>& o, const View<float>& state, std::span<float> saved);
+void linear_backward(const LinearInputs& inputs, std::span<const float> saved, const View<const float>& d_o,
+                     const View<const float>& d_state, LinearGradients& gradients);
 
 }  // namespace ovq::kernels::recurrence

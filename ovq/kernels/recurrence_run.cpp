@@ -23,7 +23,8 @@ std::vector<Piece> check_pieces(const char* op, const Sizes& sizes, std::span<co
   std::vector<Piece> pieces;
   int64_t border = 0;
   for (const Sequence& sequence : check_sequences(op, sizes.batch, sizes.time, cu_seqlens)) {
-    pieces.push_back({sequence, static_cast<int64_t>(pieces.size()), border});
+    const auto& [b, first, length] = sequence;
+    pieces.push_back({{b, first, length}, static_cast<int64_t>(pieces.size()), border});
     border += chunks_of(sequence.length) + 1;
   }
   return pieces;

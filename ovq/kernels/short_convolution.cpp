@@ -35,7 +35,7 @@ ConvolutionPlan plan_convolution(const ShortConvolutionInputs& in) {
   for (int64_t channel = 0; channel < x.dim; channel += kConvolutionChannels) {
     for (const Sequence& sequence : sequences) {
       for (int64_t row = 0; row < sequence.length; row += kConvolutionRows) {
-        plan.blocks.push_back({.sequence = sequence,
+        plan.blocks.push_back({.sequence = {sequence.batch, sequence.first, sequence.length},
                                .first_row = row,
                                .rows = std::min(kConvolutionRows, sequence.length - row),
                                .first_channel = channel,
@@ -49,8 +49,9 @@ ConvolutionPlan plan_convolution(const ShortConvolutionInputs& in) {
 template <class Body>
 void for_each_block(const ConvolutionPlan& plan, const Body& body) {
   constexpr int64_t kWorthThreads = 1 << 15;
-  const View<const float>& x = plan.call.x;
-  const int threads = x.batch * x.time * x.dim < kWorthThreads ? 1 : max_threads();
+  int64_t elements = 0;
+  for (const ConvolutionBlock& block : plan.blocks) elements += block.rows * block.channels;
+  const int threads = elements < kWorthThreads ? 1 : max_threads();
   const int64_t scratch = recurrence_kernels().convolution_scratch(plan.call);
   std::vector<Buffer<float>> memory(threads, Buffer<float>(Lifetime::scratch));
   parallel_for(static_cast<int64_t>(plan.blocks.size()), threads,

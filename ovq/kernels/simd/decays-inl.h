@@ -26,7 +26,7 @@ struct Series {
 };
 
 template <class T>
-HWY_INLINE Series<T> series(const View<T>& view, const Sequence& sequence, int64_t head) {
+HWY_INLINE Series<T> series(const Strided<T>& view, const Run& sequence, int64_t head) {
   if (view.data == nullptr) return {};
   return {view.row(sequence.batch, sequence.first, head), view.time_stride};
 }
@@ -93,7 +93,7 @@ HWY_INLINE void store_rows(const float* matrix, int64_t n, int64_t size, float f
 }
 
 // A state [rows, padded(columns)] from a view [sequences, rows, heads, columns]; zeros where there is none.
-HWY_INLINE void load_state(const View<const float>& view, int64_t index, int64_t head, int64_t rows, int64_t columns,
+HWY_INLINE void load_state(const Strided<const float>& view, int64_t index, int64_t head, int64_t rows, int64_t columns,
                            float* state) {
   if (view.data == nullptr) {
     std::memset(state, 0, rows * padded(columns) * sizeof(float));
@@ -102,8 +102,8 @@ HWY_INLINE void load_state(const View<const float>& view, int64_t index, int64_t
   for (int64_t i = 0; i < rows; ++i) load_row(view.row(index, i, head), columns, 1.0f, state + i * padded(columns));
 }
 
-HWY_INLINE void store_state(const float* state, int64_t rows, int64_t columns, const View<float>& view, int64_t index,
-                            int64_t head) {
+HWY_INLINE void store_state(const float* state, int64_t rows, int64_t columns, const Strided<float>& view,
+                            int64_t index, int64_t head) {
   if (view.data == nullptr) return;
   for (int64_t i = 0; i < rows; ++i) store_row(state + i * padded(columns), columns, 1.0f, view.row(index, i, head));
 }

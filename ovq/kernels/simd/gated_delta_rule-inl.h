@@ -56,17 +56,18 @@ struct DeltaScratch {
 
   int64_t key_dim, value_dim, keys, values;
   float *q, *k, *k_t, *scaled, *scores, *a, *written, *o, *state;
-  float *d_scores = nullptr, *d_a = nullptr, *x = nullptr, *scaled_values = nullptr,
-        *written_t = nullptr, *state_t = nullptr, *d_q = nullptr, *d_read = nullptr, *d_write = nullptr;
+  float *d_scores = nullptr, *d_a = nullptr, *x = nullptr, *scaled_values = nullptr, *written_t = nullptr,
+        *state_t = nullptr, *d_q = nullptr, *d_read = nullptr, *d_write = nullptr;
   int64_t size = 0;
 };
 
 // One chunk of one head.
 struct DeltaChunk {
-  DeltaChunk(const DeltaCall& call, const Sequence& sequence, int64_t head, int64_t first)
+  DeltaChunk(const DeltaCall& call, const Run& sequence, int64_t head, int64_t first)
       : first(first), n(sequence.length - first < kChunk ? sequence.length - first : kChunk) {
     const Series<const float> g = series(call.g, sequence, head), beta = series(call.beta, sequence, head);
-    fill_decays(n, [&](int64_t i) HWY_ATTR { return *g[first + i]; }, decays);
+    fill_decays(
+        n, [&](int64_t i) HWY_ATTR { return *g[first + i]; }, decays);
     for (int64_t i = 0; i < n; ++i) {
       strength[i] = *beta[first + i];
       read_strength[i] = -strength[i] * decays.from_start[i];
@@ -105,7 +106,7 @@ HWY_NOINLINE void delta_scores(const DeltaChunk& chunk, const DeltaScratch& x) {
 }
 
 // Loads the chunk; V' from the state before it.
-HWY_NOINLINE void delta_written(const DeltaCall& call, const Sequence& sequence, int64_t head, const DeltaChunk& chunk,
+HWY_NOINLINE void delta_written(const DeltaCall& call, const Run& sequence, int64_t head, const DeltaChunk& chunk,
                                 const float* state, const DeltaScratch& x) {
   const int64_t first = chunk.first, n = chunk.n;
   load_rows(series(call.q, sequence, head), first, n, x.key_dim, call.scale, x.q);
@@ -123,13 +124,12 @@ HWY_NOINLINE void delta_written(const DeltaCall& call, const Sequence& sequence,
             .first = rows_of(x.scaled, x.keys, state, x.values, x.key_dim),
             .start = x.written,
             .start_stride = x.values});
-  solve_unit(
-      {.n = n, .columns = x.values, .a = x.a, .a_stride = kChunk, .x = x.written, .x_stride = x.values});
+  solve_unit({.n = n, .columns = x.values, .a = x.a, .a_stride = kChunk, .x = x.written, .x_stride = x.values});
 }
 
 HWY_NOINLINE void delta_forward(const DeltaCall& call, const Piece& piece, int64_t head, float* memory) {
   const DeltaScratch x(call, memory, false);
-  const Sequence& sequence = piece.sequence;
+  const Run& sequence = piece.sequence;
   const int64_t matrix = x.key_dim * x.values, chunks = chunks_of(sequence.length);
   float* const border = call.borders.of(piece, head);
   const auto state_at = [&](int64_t chunk) { return border != nullptr ? border + chunk * matrix : x.state; };
@@ -173,13 +173,8 @@ HWY_NOINLINE void delta_score_gradients(const DeltaChunk& chunk, const DeltaScra
             .out_stride = x.values,
             .first = columns_of(x.scores, kChunk, x.o, x.values, n, Part::upper),
             .second = rows_of(x.scaled, x.keys, x.state, x.values, x.key_dim)});
-  solve_unit({.n = n,
-              .columns = x.values,
-              .a = x.a,
-              .a_stride = kChunk,
-              .x = x.x,
-              .x_stride = x.values,
-              .transposed = true});
+  solve_unit(
+      {.n = n, .columns = x.values, .a = x.a, .a_stride = kChunk, .x = x.x, .x_stride = x.values, .transposed = true});
   transpose(x.written, x.values, n, x.value_dim, x.written_t, kChunk);
   const auto product = [&](const float* left, float* out) HWY_ATTR {
     multiply({.rows = n,
@@ -241,7 +236,7 @@ HWY_NOINLINE void delta_key_gradients(const DeltaChunk& chunk, const float* stat
 HWY_NOINLINE void delta_backward(const DeltaCall& call, const Piece& piece, int64_t head, float* memory) {
   const DeltaScratch x(call, memory, true);
   const Tag d;
-  const Sequence& sequence = piece.sequence;
+  const Run& sequence = piece.sequence;
   const int64_t matrix = x.key_dim * x.values;
   const float* const border = call.borders.of(piece, head);
   const Series<const float> v = series(call.v, sequence, head);

@@ -1,7 +1,7 @@
 // Decayed linear attention by chunks (see linear_attention.h): parts of one chunk, and loops over the chunks.
 //
-// With G the sums of g in a chunk, E = diag(e^G), F = diag(e^{G_n - G}), L_ij = e^{G_i - G_j} for i >= j and S the state
-// before it (queries hold the scale, values the steps):
+// With G the sums of g in a chunk, E = diag(e^G), F = diag(e^{G_n - G}), L_ij = e^{G_i - G_j} for i >= j and S the
+// state before it (queries hold the scale, values the steps):
 //   P = (Q K^T) . L;  O = E Q S + P V;  S' = e^{G_n} S + (F K)^T V
 // Backward, with dS' from the chunk after it:
 //   dV = P^T dO + F K dS';  D = (dO V^T) . L;  dQ = E dO S^T + D K;  dK = F V dS'^T + D^T Q
@@ -145,7 +145,7 @@ struct LinearScratch {
 
 // What the tokens of a chunk multiply: decays, values.
 struct LinearHead {
-  LinearHead(const LinearCall& call, const Sequence& sequence, int64_t head)
+  LinearHead(const LinearCall& call, const Run& sequence, int64_t head)
       : v(series(call.v, sequence, head)),
         g(series(call.g, sequence, head)),
         steps(series(call.steps, sequence, head)),
@@ -170,7 +170,7 @@ struct LinearHead {
   float rate, skip;
 };
 
-HWY_INLINE void load_keys_and_scores(const LinearCall& call, const Sequence& sequence, int64_t group, int64_t first,
+HWY_INLINE void load_keys_and_scores(const LinearCall& call, const Run& sequence, int64_t group, int64_t first,
                                      int64_t n, const LinearScratch& x) {
   const int64_t key_dim = call.q.dim;
   load_rows(series(call.q, sequence, group), first, n, key_dim, call.scale, x.q);
@@ -204,7 +204,7 @@ HWY_INLINE void store_outputs(const LinearHead& head, const float* o, int64_t fi
 
 HWY_NOINLINE void linear_forward(const LinearCall& call, const Piece& piece, int64_t group, float* memory) {
   const LinearScratch x(call, memory, false);
-  const Sequence& sequence = piece.sequence;
+  const Run& sequence = piece.sequence;
   const int64_t key_dim = call.q.dim, value_dim = call.v.dim, heads = call.group(), matrix = key_dim * x.values;
   Decays decays;
   const int64_t chunks = chunks_of(sequence.length);
@@ -255,7 +255,7 @@ HWY_NOINLINE void linear_forward(const LinearCall& call, const Piece& piece, int
 // Gradients of what one token of a head multiplies: values, steps, decays.
 HWY_INLINE void store_value_gradients(const LinearCall& call, const Piece& piece, int64_t index, int64_t first,
                                       int64_t n, const LinearScratch& x, const double* d_gates) {
-  const Sequence& sequence = piece.sequence;
+  const Run& sequence = piece.sequence;
   const LinearHead head(call, sequence, index);
   const int64_t value_dim = call.v.dim;
   const Series<float> d_v = series(call.d_v, sequence, index), d_g = series(call.d_g, sequence, index),
@@ -291,7 +291,7 @@ HWY_INLINE void add_rows(const float* from, int64_t n, int64_t columns, bool add
 HWY_NOINLINE void linear_backward(const LinearCall& call, const Piece& piece, int64_t group, float* memory) {
   const LinearScratch x(call, memory, true);
   Carver rest(x.rest);
-  const Sequence& sequence = piece.sequence;
+  const Run& sequence = piece.sequence;
   const int64_t key_dim = call.q.dim, value_dim = call.v.dim, heads = call.group(), matrix = key_dim * x.values;
   const LinearBackwardScratch scratch(rest, key_dim, value_dim);
   Decays decays;

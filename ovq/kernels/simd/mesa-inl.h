@@ -66,10 +66,11 @@ struct MesaScratch {
 };
 
 struct MesaChunk {
-  MesaChunk(const MesaCall& call, const Sequence& sequence, int64_t head, int64_t first)
+  MesaChunk(const MesaCall& call, const Run& sequence, int64_t head, int64_t first)
       : first(first), n(sequence.length - first < kChunk ? sequence.length - first : kChunk) {
     const Series<const float> g = series(call.g, sequence, head), beta = series(call.beta, sequence, head);
-    fill_decays(n, [&](int64_t i) HWY_ATTR { return *g[first + i]; }, decays);
+    fill_decays(
+        n, [&](int64_t i) HWY_ATTR { return *g[first + i]; }, decays);
     for (int64_t i = 0; i < n; ++i) strength[i] = *beta[first + i];
     for (int64_t i = n; i < kChunk; ++i) strength[i] = 0.0f;
   }
@@ -80,7 +81,7 @@ struct MesaChunk {
 };
 
 // Keys, values and weights of a chunk.
-HWY_NOINLINE void load_mesa_chunk(const MesaCall& call, const Sequence& sequence, int64_t head, const MesaChunk& chunk,
+HWY_NOINLINE void load_mesa_chunk(const MesaCall& call, const Run& sequence, int64_t head, const MesaChunk& chunk,
                                   const MesaScratch& x) {
   const Tag d;
   const int64_t n = chunk.n;
@@ -149,8 +150,8 @@ HWY_INLINE float conjugate_step(const MesaScratch& s, int64_t row, int64_t to, f
   return next;
 }
 
-// s.solution <- solutions of the chunk's systems with the right sides s.right, which are lost. A token whose residual is
-// down to rounding rests: its neighbours, which may be in its future, have no say in that.
+// s.solution <- solutions of the chunk's systems with the right sides s.right, which are lost. A token whose residual
+// is down to rounding rests: its neighbours, which may be in its future, have no say in that.
 HWY_NOINLINE void solve_mesa(const MesaChunk& chunk, const float* state, int64_t iterations, const MesaScratch& s) {
   constexpr float kDone = 1.1920929e-7f;
   const int64_t n = chunk.n, keys = s.keys;
@@ -189,8 +190,8 @@ HWY_NOINLINE void solve_mesa(const MesaChunk& chunk, const float* state, int64_t
     for (int64_t row = 0; row < active; ++row) {
       const int64_t token = index[row];
       const float limit = enough[row];
-      const float norm = conjugate_step(s, row, left, norms[row], chunk.decays.from_start[token],
-                                        s.solution + token * keys);
+      const float norm =
+          conjugate_step(s, row, left, norms[row], chunk.decays.from_start[token], s.solution + token * keys);
       if (norm <= limit) continue;
       norms[left] = norm;
       enough[left] = limit;
@@ -208,7 +209,7 @@ struct TokensInOrder {
   int64_t index[kChunk];
 };
 
-HWY_INLINE void load_mesa_state(const View<const float>& view, int64_t index, int64_t head, const MesaScratch& x,
+HWY_INLINE void load_mesa_state(const Strided<const float>& view, int64_t index, int64_t head, const MesaScratch& x,
                                 float* state) {
   for (int64_t i = 0; i < x.key_dim; ++i) {
     float* const row = state + i * x.columns;
@@ -222,7 +223,7 @@ HWY_INLINE void load_mesa_state(const View<const float>& view, int64_t index, in
   }
 }
 
-HWY_INLINE void store_mesa_state(const float* state, const MesaScratch& x, const View<float>& view, int64_t index,
+HWY_INLINE void store_mesa_state(const float* state, const MesaScratch& x, const Strided<float>& view, int64_t index,
                                  int64_t head) {
   if (view.data == nullptr) return;
   for (int64_t i = 0; i < x.key_dim; ++i) {
@@ -236,7 +237,7 @@ HWY_INLINE void store_mesa_state(const float* state, const MesaScratch& x, const
 HWY_NOINLINE void mesa_forward(const MesaCall& call, const Piece& piece, int64_t head, float* memory) {
   const MesaScratch x(call, memory, false);
   const TokensInOrder all;
-  const Sequence& sequence = piece.sequence;
+  const Run& sequence = piece.sequence;
   const int64_t matrix = x.key_dim * x.columns, chunks = chunks_of(sequence.length);
   float* const border = call.borders.of(piece, head);
   const auto state_at = [&](int64_t chunk) { return border != nullptr ? border + chunk * matrix : x.state; };
@@ -310,7 +311,7 @@ HWY_NOINLINE void mesa_backward(const MesaCall& call, const Piece& piece, int64_
   const LinearBackwardScratch linear(rest, x.key_dim, x.columns);
   const TokensInOrder all;
   const Tag d;
-  const Sequence& sequence = piece.sequence;
+  const Run& sequence = piece.sequence;
   const int64_t matrix = x.key_dim * x.columns;
   const float* const border = call.borders.of(piece, head);
   double* const d_lambda = call.d_lambda + (piece.index * call.q.heads + head) * x.key_dim;

@@ -4,9 +4,6 @@
 
 #include <cstdint>
 
-#include "ovq/kernels/sequences.h"
-#include "ovq/kernels/view.h"
-
 namespace ovq::kernels::recurrence {
 
 inline constexpr int64_t kChunk = 64;  // tokens computed together; borders decide the rounding
@@ -15,9 +12,34 @@ inline constexpr int64_t kPad = 16;    // rows of matrices in scratch memory are
 inline int64_t padded(int64_t size) { return (size + kPad - 1) / kPad * kPad; }
 inline int64_t chunks_of(int64_t length) { return (length + kChunk - 1) / kChunk; }
 
+// A tensor [batch, time, heads, dim] as views of the kernels have it; rows are contiguous.
+template <class T>
+struct Strided {
+  Strided() = default;
+  template <class View>
+  Strided(const View& view)
+      : data(view.data),
+        heads(view.heads),
+        dim(view.dim),
+        batch_stride(view.batch_stride),
+        time_stride(view.time_stride),
+        head_stride(view.head_stride) {}
+
+  T* row(int64_t b, int64_t t, int64_t h) const { return data + b * batch_stride + t * time_stride + h * head_stride; }
+
+  T* data = nullptr;  // nullptr: absent
+  int64_t heads = 0, dim = 0;
+  int64_t batch_stride = 0, time_stride = 0, head_stride = 0;
+};
+
+// Tokens of one batch entry: all of them, or one packed sequence.
+struct Run {
+  int64_t batch = 0, first = 0, length = 0;
+};
+
 // One of the sequences of a call.
 struct Piece {
-  Sequence sequence;
+  Run sequence;
   int64_t index = 0;         // of its states
   int64_t first_border = 0;  // sum of chunks + 1 of the sequences before it
 };
@@ -55,92 +77,92 @@ class Carver {
 //   S_t = e^{g_t} S_{t-1} + k_t (step_t v_t)^T,   o_t = scale S_t^T q_t + skip v_t
 // with g given, or g_t = rate step_t.
 struct LinearCall {
-  View<const float> q, k;          // [B, T, groups, dk]
-  View<const float> v;             // [B, T, heads, dv]
-  View<const float> g;             // [B, T, heads, 1]; absent: zeros, or rates and steps
-  View<const float> steps;         // [B, T, heads, 1]; absent: ones
-  const float* rates = nullptr;    // [heads], together with steps
-  const float* skips = nullptr;    // [heads]; absent: zeros
+  Strided<const float> q, k;     // [B, T, groups, dk]
+  Strided<const float> v;        // [B, T, heads, dv]
+  Strided<const float> g;        // [B, T, heads, 1]; absent: zeros, or rates and steps
+  Strided<const float> steps;    // [B, T, heads, 1]; absent: ones
+  const float* rates = nullptr;  // [heads], together with steps
+  const float* skips = nullptr;  // [heads]; absent: zeros
   float scale = 1;
-  View<const float> state;         // [sequences, dk, heads, dv]; absent: zeros
+  Strided<const float> state;  // [sequences, dk, heads, dv]; absent: zeros
   Borders borders;
   // forward
-  View<float> o;                   // [B, T, heads, dv]
-  View<float> last_state;          // as state; absent: not wanted
+  Strided<float> o;           // [B, T, heads, dv]
+  Strided<float> last_state;  // as state; absent: not wanted
   // backward
-  View<const float> d_o;
-  View<const float> d_last_state;  // absent: zeros
-  View<float> d_q, d_k, d_v;
-  View<float> d_g, d_steps;        // absent: not wanted
-  View<float> d_state;             // absent: not wanted
-  double* d_rates = nullptr;       // [sequences, heads]
-  double* d_skips = nullptr;       // [sequences, heads]
+  Strided<const float> d_o;
+  Strided<const float> d_last_state;  // absent: zeros
+  Strided<float> d_q, d_k, d_v;
+  Strided<float> d_g, d_steps;  // absent: not wanted
+  Strided<float> d_state;       // absent: not wanted
+  double* d_rates = nullptr;    // [sequences, heads]
+  double* d_skips = nullptr;    // [sequences, heads]
 
   int64_t group() const { return v.heads / k.heads; }
 };
 
 // The gated delta rule of one head (see gated_delta_rule.h).
 struct DeltaCall {
-  View<const float> q, k;     // [B, T, H, dk]
-  View<const float> v;        // [B, T, H, dv]
-  View<const float> g, beta;  // [B, T, H, 1]
+  Strided<const float> q, k;     // [B, T, H, dk]
+  Strided<const float> v;        // [B, T, H, dv]
+  Strided<const float> g, beta;  // [B, T, H, 1]
   float scale = 1;
-  View<const float> state;    // [sequences, dk, H, dv]; absent: zeros
+  Strided<const float> state;  // [sequences, dk, H, dv]; absent: zeros
   Borders borders;
   // forward
-  View<float> o;              // [B, T, H, dv]
-  View<float> last_state;     // absent: not wanted
+  Strided<float> o;           // [B, T, H, dv]
+  Strided<float> last_state;  // absent: not wanted
   // backward
-  View<const float> d_o;
-  View<const float> d_last_state;  // absent: zeros
-  View<float> d_q, d_k, d_v, d_g, d_beta;
-  View<float> d_state;             // absent: not wanted
+  Strided<const float> d_o;
+  Strided<const float> d_last_state;  // absent: zeros
+  Strided<float> d_q, d_k, d_v, d_g, d_beta;
+  Strided<float> d_state;  // absent: not wanted
 };
 
 // Mesa of one head (see mesa.h).
 struct MesaCall {
-  View<const float> q, k;         // [B, T, H, dk]
-  View<const float> v;            // [B, T, H, dv]
-  View<const float> g, beta;      // [B, T, H, 1]
+  Strided<const float> q, k;      // [B, T, H, dk]
+  Strided<const float> v;         // [B, T, H, dv]
+  Strided<const float> g, beta;   // [B, T, H, 1]
   const float* lambda = nullptr;  // [H, dk]
   int64_t iterations = 0;
-  View<const float> state;        // [sequences, dk, H, dk + dv]; absent: zeros
-  Borders borders;                // of dk + dv columns
+  Strided<const float> state;  // [sequences, dk, H, dk + dv]; absent: zeros
+  Borders borders;             // of dk + dv columns
   // forward
-  View<float> o;                  // [B, T, H, dv]
-  View<float> solution;           // [B, T, H, dk]; absent: not wanted
-  View<float> last_state;         // absent: not wanted
+  Strided<float> o;           // [B, T, H, dv]
+  Strided<float> solution;    // [B, T, H, dk]; absent: not wanted
+  Strided<float> last_state;  // absent: not wanted
   // backward
-  View<const float> solved;       // the solution of forward
-  View<const float> d_o;
-  View<const float> d_last_state;  // absent: zeros
-  View<float> d_q, d_k, d_v, d_g, d_beta;
-  double* d_lambda = nullptr;      // [sequences, H, dk]
-  View<float> d_state;             // absent: not wanted
+  Strided<const float> solved;  // the solution of forward
+  Strided<const float> d_o;
+  Strided<const float> d_last_state;  // absent: zeros
+  Strided<float> d_q, d_k, d_v, d_g, d_beta;
+  double* d_lambda = nullptr;  // [sequences, H, dk]
+  Strided<float> d_state;      // absent: not wanted
 };
 
 inline constexpr int64_t kConvolutionRows = 64, kConvolutionChannels = 128;  // of a block; its rows fit in L1
 
 // The short convolution (see short_convolution.h).
 struct ConvolutionCall {
-  View<const float> x;           // [B, T, 1, C]
-  const float* taps = nullptr;   // [width, C]
-  const float* bias = nullptr;   // [C]; nullptr: zeros
-  View<const float> before;      // [B, width - 1, 1, C]; absent: zeros
+  Strided<const float> x;       // [B, T, 1, C]
+  const float* taps = nullptr;  // [width, C]
+  const float* bias = nullptr;  // [C]; nullptr: zeros
+  Strided<const float> before;  // [B, width - 1, 1, C]; absent: zeros
   int64_t width = 0;
   bool silu = false;
-  View<float> y;
+  Strided<float> y;
   // backward
-  View<const float> d_y;
-  View<float> d_x;
-  View<float> d_before;          // absent: not wanted
+  Strided<const float> d_y;
+  Strided<float> d_x;
+  Strided<float> d_before;  // absent: not wanted
 };
 // A block of its rows and channels.
 struct ConvolutionBlock {
-  Sequence sequence;
+  Run sequence;
   int64_t first_row = 0, rows = 0;  // in the sequence
   int64_t first_channel = 0, channels = 0;
-  float* sums = nullptr;            // backward: [width + 1, kConvolutionChannels], gradients of taps and bias
+  float* sums = nullptr;  // backward: [width + 1, kConvolutionChannels], gradients of taps and bias
 };
 
 struct RecurrenceKernels {
