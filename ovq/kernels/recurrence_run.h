@@ -38,6 +38,11 @@ Borders check_borders(const char* op, std::span<const Piece> pieces, int64_t hea
   return borders;
 }
 
+// Scratch memory of one thread.
+struct Scratch {
+  Buffer<float> memory{Lifetime::scratch};
+};
+
 // body(piece, head, scratch) for each. `cost` is that of one token and head, in multiply-adds: little work stays on one
 // thread. A head of a sequence is computed by one thread, so results do not depend on their number.
 template <class Body>
@@ -46,9 +51,9 @@ void for_each_task(std::span<const Piece> pieces, int64_t heads, int64_t cost, i
   int64_t tokens = 0;
   for (const Piece& piece : pieces) tokens += piece.sequence.length;
   const int threads = tokens * heads * cost < kWorthThreads ? 1 : max_threads();
-  std::vector<Buffer<float>> memory(threads, Buffer<float>(Lifetime::scratch));
+  std::vector<Scratch> own(threads);
   parallel_for(static_cast<int64_t>(pieces.size()) * heads, threads, [&](int64_t task, int thread) {
-    body(pieces[task / heads], task % heads, memory[thread].ensure(scratch));
+    body(pieces[task / heads], task % heads, own[thread].memory.ensure(scratch));
   });
 }
 

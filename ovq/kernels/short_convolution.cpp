@@ -53,9 +53,9 @@ void for_each_block(const ConvolutionPlan& plan, const Body& body) {
   for (const ConvolutionBlock& block : plan.blocks) elements += block.rows * block.channels;
   const int threads = elements < kWorthThreads ? 1 : max_threads();
   const int64_t scratch = recurrence_kernels().convolution_scratch(plan.call);
-  std::vector<Buffer<float>> memory(threads, Buffer<float>(Lifetime::scratch));
+  std::vector<Scratch> own(threads);
   parallel_for(static_cast<int64_t>(plan.blocks.size()), threads,
-               [&](int64_t i, int thread) { body(plan.blocks[i], memory[thread].ensure(scratch)); });
+               [&](int64_t i, int thread) { body(plan.blocks[i], own[thread].memory.ensure(scratch)); });
 }
 
 // taps and bias: sums of the blocks' sums, in their order

@@ -291,17 +291,32 @@ Values<Scalar> expected_recurrence(const RecurrenceProblem& p) {
   return all;
 }
 
+// Gradients by gates are differences of sums of q . d_q over a chunk: rounding follows the terms. This is the sum of
+// them that a chunk has on average.
+double gate_terms(const RecurrenceProblem& p, const std::vector<double>& d_q) {
+  const std::vector<float> q = p.q.values();
+  double sum = 0;
+  for (size_t row = 0; row < q.size(); row += p.c.key_dim) {
+    double product = 0;
+    for (int64_t i = 0; i < p.c.key_dim; ++i) product += static_cast<double>(q[row + i]) * d_q[row + i];
+    sum += std::abs(product);
+  }
+  const double rows = static_cast<double>(std::max<int64_t>(1, p.c.batch * p.c.time * p.c.groups));
+  return std::max(1.0, sum / rows * static_cast<double>(std::min<int64_t>(64, p.c.time)));
+}
+
 void expect_matches(const RecurrenceCase& c) {
   SCOPED_TRACE(testing::Message() << c);
   const RecurrenceProblem problem(c);
   const Values<float> actual = run(problem), plain = expected_recurrence<float>(problem);
   const Values<double> truth = expected_recurrence<double>(problem);
+  const double terms = gate_terms(problem, truth.at("d_q"));
   for (const auto& [name, values] : truth) {
-    // Gradients by gates and by what all tokens share sum terms that are larger than they are.
-    const double terms = std::sqrt(static_cast<double>(c.key_dim * c.value_dim));
-    const bool summed = name == "d_g" || name == "d_beta" || name == "d_a" || name == "d_d" || name == "d_lambda";
-    EXPECT_TRUE(calibrated(
-        {.actual = actual.at(name), .plain = plain.at(name), .truth = values, .magnitude = summed ? terms : 1}))
+    const bool gate = name == "d_g" || name == "d_beta", shared = name == "d_a" || name == "d_d" || name == "d_lambda";
+    const double tokens = std::sqrt(static_cast<double>(c.batch * c.time));
+    const double magnitude = gate ? terms : shared ? terms * tokens : 1;
+    EXPECT_TRUE(
+        calibrated({.actual = actual.at(name), .plain = plain.at(name), .truth = values, .magnitude = magnitude}))
         << name;
   }
 }
@@ -429,7 +444,9 @@ TEST_P(Recurrences, PiecesCarryTheState) {
     EXPECT_TRUE(calibrated({.actual = o.values(), .plain = plain.at("o"), .truth = truth.at("o"), .magnitude = 1}));
     EXPECT_TRUE(
         calibrated({.actual = state.values(), .plain = plain.at("state"), .truth = truth.at("state"), .magnitude = 1}));
-    if (pieces[1] == 64) EXPECT_TRUE(same_bits(o.values(), whole.at("o")));  // the same chunks
+    if (pieces[1] == 64) {  // the same chunks
+      EXPECT_TRUE(same_bits(o.values(), whole.at("o")));
+    }
   }
 }
 
