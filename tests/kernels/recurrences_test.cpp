@@ -291,8 +291,8 @@ Values<Scalar> expected_recurrence(const RecurrenceProblem& p) {
   return all;
 }
 
-// Gradients by gates are differences of sums of q . d_q over a chunk: rounding follows the terms. This is the sum of
-// them that a chunk has on average.
+// Gradients by gates are differences of sums of q . d_q over a chunk, and of <state, d_state>: rounding follows the
+// terms. This is the sum of them that a chunk has on average.
 double gate_terms(const RecurrenceProblem& p, const std::vector<double>& d_q) {
   const std::vector<float> q = p.q.values();
   double sum = 0;
@@ -302,7 +302,8 @@ double gate_terms(const RecurrenceProblem& p, const std::vector<double>& d_q) {
     sum += std::abs(product);
   }
   const double rows = static_cast<double>(std::max<int64_t>(1, p.c.batch * p.c.time * p.c.groups));
-  return std::max(1.0, sum / rows * static_cast<double>(std::min<int64_t>(64, p.c.time)));
+  const double states = 2 * std::sqrt(static_cast<double>(p.c.key_dim * p.c.state_columns()));
+  return states + sum / rows * static_cast<double>(std::min<int64_t>(64, p.c.time));
 }
 
 void expect_matches(const RecurrenceCase& c) {
