@@ -41,7 +41,7 @@ int64_t cost_of(const Sizes& s) { return 3 * s.key_dim * s.value_dim + kChunk * 
 int64_t saved_floats(const GatedDeltaRuleInputs& in) {
   using namespace recurrence;
   const DeltaPlan plan = plan_delta(in);
-  return border_count(plan.pieces) * plan.sizes.heads * plan.sizes.key_dim * recurrence::padded(plan.sizes.value_dim);
+  return border_count(plan.pieces) * plan.sizes.heads * plan.sizes.key_dim * state_stride(plan.sizes.value_dim);
 }
 
 void gated_delta_rule_forward(const GatedDeltaRuleInputs& in, const GatedDeltaRuleOutputs& out) {

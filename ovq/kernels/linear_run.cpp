@@ -11,8 +11,8 @@ struct LinearPlan {
 
   template <class T>
   void check_state(const char* name, const View<T>& state) const {
-    check_shape(op, name, state, static_cast<int64_t>(pieces.size()), sizes.key_dim, sizes.value_heads,
-                sizes.value_dim, true);
+    check_shape(op, name, state, static_cast<int64_t>(pieces.size()), sizes.key_dim, sizes.value_heads, sizes.value_dim,
+                true);
   }
   int64_t cost() const {
     return sizes.value_heads / sizes.heads *
@@ -44,7 +44,7 @@ LinearPlan plan_linear(const LinearInputs& in) {
 int64_t saved_floats(const LinearInputs& in) {
   const LinearPlan plan = plan_linear(in);
   const Sizes& s = plan.sizes;
-  return border_count(plan.pieces) * s.value_heads * s.key_dim * padded(s.value_dim);
+  return border_count(plan.pieces) * s.value_heads * s.key_dim * state_stride(s.value_dim);
 }
 
 void linear_forward(const LinearInputs& in, const View<float>& o, const View<float>& state, std::span<float> saved) {
@@ -57,10 +57,9 @@ void linear_forward(const LinearInputs& in, const View<float>& o, const View<flo
   call.last_state = state;
   call.borders = check_borders<float>(in.op, plan.pieces, s.value_heads, s.key_dim, s.value_dim, saved);
   const RecurrenceKernels& kernels = recurrence_kernels();
-  for_each_task(plan.pieces, s.heads, plan.cost(), kernels.linear_scratch(call, false),
-                [&](const Piece& piece, int64_t group, float* scratch) {
-                  kernels.linear_forward(call, piece, group, scratch);
-                });
+  for_each_task(
+      plan.pieces, s.heads, plan.cost(), kernels.linear_scratch(call, false),
+      [&](const Piece& piece, int64_t group, float* scratch) { kernels.linear_forward(call, piece, group, scratch); });
 }
 
 void linear_backward(const LinearInputs& in, std::span<const float> saved, const View<const float>& d_o,
@@ -92,10 +91,9 @@ void linear_backward(const LinearInputs& in, std::span<const float> saved, const
   call.d_rates = gradients.d_rates.empty() ? nullptr : gradients.d_rates.data();
   call.d_skips = gradients.d_skips.empty() ? nullptr : gradients.d_skips.data();
   const RecurrenceKernels& kernels = recurrence_kernels();
-  for_each_task(plan.pieces, s.heads, 2 * plan.cost(), kernels.linear_scratch(call, true),
-                [&](const Piece& piece, int64_t group, float* scratch) {
-                  kernels.linear_backward(call, piece, group, scratch);
-                });
+  for_each_task(
+      plan.pieces, s.heads, 2 * plan.cost(), kernels.linear_scratch(call, true),
+      [&](const Piece& piece, int64_t group, float* scratch) { kernels.linear_backward(call, piece, group, scratch); });
 }
 
 }  // namespace ovq::kernels::recurrence

@@ -51,7 +51,7 @@ MesaPlan plan_mesa(const MesaInputs& in) {
 int64_t saved_floats(const MesaInputs& in) {
   using namespace recurrence;
   const MesaPlan plan = plan_mesa(in);
-  return border_count(plan.pieces) * plan.sizes.heads * plan.sizes.key_dim * recurrence::padded(plan.columns());
+  return border_count(plan.pieces) * plan.sizes.heads * plan.sizes.key_dim * state_stride(plan.columns());
 }
 
 void mesa_forward(const MesaInputs& in, const MesaOutputs& out) {

@@ -80,6 +80,12 @@ HWY_INLINE void for_pairs(const Decays& decays, int64_t n, const Body& body) {
   }
 }
 
+// Tokens of the chunk that begins with `first`
+HWY_INLINE int64_t chunk_length(const Run& sequence, int64_t first) {
+  const int64_t left = sequence.length - first;
+  return left < 0 ? 0 : left < kChunk ? left : kChunk;
+}
+
 // matrix <- rows of a tensor, padded
 HWY_INLINE void load_rows(const Series<const float>& from, int64_t first, int64_t n, int64_t size, float factor,
                           float* matrix) {
@@ -92,21 +98,72 @@ HWY_INLINE void store_rows(const float* matrix, int64_t n, int64_t size, float f
   for (int64_t i = 0; i < n; ++i) store_row(matrix + i * padded(size), size, factor, to[first + i]);
 }
 
-// A state [rows, padded(columns)] from a view [sequences, rows, heads, columns]; zeros where there is none.
+// A state [rows, state_stride(columns)] from a view [sequences, rows, heads, columns]; zeros where there is none.
 HWY_INLINE void load_state(const Strided<const float>& view, int64_t index, int64_t head, int64_t rows, int64_t columns,
                            float* state) {
   if (view.data == nullptr) {
-    std::memset(state, 0, rows * padded(columns) * sizeof(float));
+    std::memset(state, 0, rows * state_stride(columns) * sizeof(float));
     return;
   }
-  for (int64_t i = 0; i < rows; ++i) load_row(view.row(index, i, head), columns, 1.0f, state + i * padded(columns));
+  for (int64_t i = 0; i < rows; ++i)
+    load_row(view.row(index, i, head), columns, 1.0f, state + i * state_stride(columns));
 }
 
 HWY_INLINE void store_state(const float* state, int64_t rows, int64_t columns, const Strided<float>& view,
                             int64_t index, int64_t head) {
   if (view.data == nullptr) return;
-  for (int64_t i = 0; i < rows; ++i) store_row(state + i * padded(columns), columns, 1.0f, view.row(index, i, head));
+  for (int64_t i = 0; i < rows; ++i)
+    store_row(state + i * state_stride(columns), columns, 1.0f, view.row(index, i, head));
 }
+
+// sum_ij a_ij b_ij of two states
+HWY_INLINE double state_dot(const float* a, const float* b, int64_t rows, int64_t columns) {
+  double sum = 0;
+  for (int64_t i = 0; i < rows; ++i) {
+    const int64_t at = i * state_stride(columns);
+    sum += static_cast<double>(dot(a + at, b + at, padded(columns)));
+  }
+  return sum;
+}
+
+// Brings rows of the next chunk into L2 while this one is computed, a share of them with every call. Fetched all at
+// once, they would exceed the misses that a core can have under way.
+class Ahead {
+ public:
+  // Rows that are added from now on are fetched by that many calls.
+  void restart(int64_t calls) {
+    count_ = 0;
+    calls_ = calls;
+  }
+  void add(const Series<const float>& rows, int64_t first, int64_t count, int64_t floats) {
+    if (rows.data == nullptr || first < 0 || count <= 0 || count_ == kMost) return;
+    parts_[count_++] = {rows[first], rows.stride, count, floats, (count + calls_ - 1) / calls_};
+  }
+  HWY_INLINE void fetch() {
+    for (int i = 0; i < count_; ++i) {
+      Part& part = parts_[i];
+      for (int64_t row = 0; row < part.share && part.rows > 0; ++row) {
+        for (int64_t j = 0; j < part.floats; j += kLine) __builtin_prefetch(part.data + j, 0, 2);
+        part.data += part.stride;
+        --part.rows;
+      }
+    }
+  }
+
+ private:
+  static constexpr int64_t kLine = 64 / sizeof(float);
+  static constexpr int kMost = 6;
+  struct Part {
+    const float* data;
+    ptrdiff_t stride;
+    int64_t rows, floats, share;
+  };
+  Part parts_[kMost];
+  int count_ = 0;
+  int64_t calls_ = 1;
+};
+
+HWY_NOINLINE void multiply(const Product& product, Ahead& ahead) { multiply_tiles(product, ahead); }
 
 // From gradients by the sums G to those by g, in place.
 HWY_INLINE void sum_to_end(double* sums, int64_t n) {

@@ -3,8 +3,8 @@
 //   out <- factor * start + sum over terms of left right
 //
 // A left matrix is read one number at a time and broadcast, so that it may lie transposed; a right one is row-major and
-// read in vectors. Columns are padded with zeros to whole multiples of kPad, rows and depths are not. A register tile of
-// 6 x 4 vectors (6 x 2 where there are 16 registers) needs 10 (8) loads for 24 (12) multiply-adds.
+// read in vectors. Columns are padded with zeros to whole multiples of kPad, rows and depths are not. A register tile
+// of 6 x 4 vectors (6 x 2 where there are 16 registers) needs 10 (8) loads for 24 (12) multiply-adds.
 #if defined(OVQ_KERNELS_SIMD_DENSE_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef OVQ_KERNELS_SIMD_DENSE_INL_H_
 #undef OVQ_KERNELS_SIMD_DENSE_INL_H_
@@ -83,7 +83,7 @@ struct Product {
   float* out = nullptr;
   ptrdiff_t out_stride = 0;
   Term first = {}, second = {}, third = {};  // those of depth 0 do not count
-  const float* start = nullptr;  // nullptr: zeros
+  const float* start = nullptr;              // nullptr: zeros
   ptrdiff_t start_stride = 0;
   float factor = 1;
   bool lower = false;  // only the columns up to the row are wanted; what is right of them may be anything
@@ -199,7 +199,13 @@ HWY_INLINE void product_rows(const Product& product, int64_t row, int64_t count,
   }
 }
 
-HWY_NOINLINE void multiply(const Product& product) {
+struct NothingAhead {
+  void fetch() {}
+};
+
+// `ahead` fetches something with every few tiles.
+template <class Ahead>
+HWY_INLINE void multiply_tiles(const Product& product, Ahead& ahead) {
   const int64_t all = product.columns / kLanes;
   for (int64_t first = 0; first < all; first += kTileVectors) {
     const int64_t vectors = all - first < kTileVectors ? all - first : kTileVectors;
@@ -212,8 +218,20 @@ HWY_NOINLINE void multiply(const Product& product) {
         wanted = needed < vectors ? needed : vectors;
       }
       if (wanted > 0) product_rows(product, row, count, first * kLanes, wanted);
+      ahead.fetch();
     }
   }
+}
+
+// Tiles of a product
+HWY_INLINE int64_t tiles_of(int64_t rows, int64_t columns) {
+  constexpr int64_t kWidth = kTileVectors * kLanes;
+  return (rows + kTileRows - 1) / kTileRows * ((columns + kWidth - 1) / kWidth);
+}
+
+HWY_NOINLINE void multiply(const Product& product) {
+  NothingAhead nothing;
+  multiply_tiles(product, nothing);
 }
 
 // x [n, columns] <- (I - A)^(-1) x, or with the transpose of A; A [n, n] is strictly lower.
@@ -308,7 +326,8 @@ HWY_NOINLINE void transpose(const float* HWY_RESTRICT from, ptrdiff_t from_strid
       const auto ce_high = hn::BitCast(wide, hn::InterleaveUpper(tag, c, e));
       float* const out = to + j * to_stride + i;
       hn::StoreU(hn::BitCast(tag, hn::InterleaveLower(wide, ab_low, ce_low)), tag, out);
-      if (j + 1 < columns) hn::StoreU(hn::BitCast(tag, hn::InterleaveUpper(wide, ab_low, ce_low)), tag, out + to_stride);
+      if (j + 1 < columns)
+        hn::StoreU(hn::BitCast(tag, hn::InterleaveUpper(wide, ab_low, ce_low)), tag, out + to_stride);
       if (j + 2 < columns)
         hn::StoreU(hn::BitCast(tag, hn::InterleaveLower(wide, ab_high, ce_high)), tag, out + 2 * to_stride);
       if (j + 3 < columns)

@@ -29,7 +29,12 @@ namespace HWY_NAMESPACE {
 
 struct DeltaScratch {
   DeltaScratch(const DeltaCall& call, float* data, bool backward)
-      : key_dim(call.q.dim), value_dim(call.v.dim), keys(padded(key_dim)), values(padded(value_dim)) {
+      : key_dim(call.q.dim),
+        value_dim(call.v.dim),
+        keys(padded(key_dim)),
+        values(padded(value_dim)),
+        stride(state_stride(value_dim)),
+        stride_t(state_stride(key_dim)) {
     Carver carver(data);
     q = carver.take(2 * kChunk, keys);
     k = q == nullptr ? nullptr : q + kChunk * keys;
@@ -39,14 +44,14 @@ struct DeltaScratch {
     a = carver.take(kChunk, kChunk);
     written = carver.take(kChunk, values);
     o = carver.take(kChunk, values);
-    state = carver.take(key_dim, values);
+    state = carver.take(key_dim, stride);
     if (backward) {
       d_scores = carver.take(kChunk, kChunk);
       d_a = carver.take(kChunk, kChunk);
       x = carver.take(kChunk, values);
       scaled_values = carver.take(kChunk, values);
       written_t = carver.take(value_dim, kChunk);
-      state_t = carver.take(value_dim, keys);
+      state_t = carver.take(value_dim, stride_t);
       d_q = carver.take(kChunk, keys);
       d_read = carver.take(kChunk, keys);
       d_write = carver.take(kChunk, keys);
@@ -55,6 +60,7 @@ struct DeltaScratch {
   }
 
   int64_t key_dim, value_dim, keys, values;
+  int64_t stride, stride_t;  // of states and of their transposes
   float *q, *k, *k_t, *scaled, *scores, *a, *written, *o, *state;
   float *d_scores = nullptr, *d_a = nullptr, *x = nullptr, *scaled_values = nullptr, *written_t = nullptr,
         *state_t = nullptr, *d_q = nullptr, *d_read = nullptr, *d_write = nullptr;
@@ -64,7 +70,7 @@ struct DeltaScratch {
 // One chunk of one head.
 struct DeltaChunk {
   DeltaChunk(const DeltaCall& call, const Run& sequence, int64_t head, int64_t first)
-      : first(first), n(sequence.length - first < kChunk ? sequence.length - first : kChunk) {
+      : first(first), n(chunk_length(sequence, first)) {
     const Series<const float> g = series(call.g, sequence, head), beta = series(call.beta, sequence, head);
     fill_decays(
         n, [&](int64_t i) HWY_ATTR { return *g[first + i]; }, decays);
@@ -107,7 +113,7 @@ HWY_NOINLINE void delta_scores(const DeltaChunk& chunk, const DeltaScratch& x) {
 
 // Loads the chunk; V' from the state before it.
 HWY_NOINLINE void delta_written(const DeltaCall& call, const Run& sequence, int64_t head, const DeltaChunk& chunk,
-                                const float* state, const DeltaScratch& x) {
+                                const float* state, const DeltaScratch& x, Ahead& ahead) {
   const int64_t first = chunk.first, n = chunk.n;
   load_rows(series(call.q, sequence, head), first, n, x.key_dim, call.scale, x.q);
   load_rows(series(call.k, sequence, head), first, n, x.key_dim, 1.0f, x.k);
@@ -121,48 +127,62 @@ HWY_NOINLINE void delta_written(const DeltaCall& call, const Run& sequence, int6
             .columns = x.values,
             .out = x.written,
             .out_stride = x.values,
-            .first = rows_of(x.scaled, x.keys, state, x.values, x.key_dim),
+            .first = rows_of(x.scaled, x.keys, state, x.stride, x.key_dim),
             .start = x.written,
-            .start_stride = x.values});
+            .start_stride = x.values},
+           ahead);
   solve_unit({.n = n, .columns = x.values, .a = x.a, .a_stride = kChunk, .x = x.written, .x_stride = x.values});
+}
+
+// What the chunk that begins with `first` will load, over two products.
+HWY_INLINE void fetch_delta_chunk(const DeltaCall& call, const Run& sequence, int64_t head, int64_t first,
+                                  const DeltaScratch& x, Ahead& ahead) {
+  const int64_t n = first < 0 ? 0 : chunk_length(sequence, first);
+  ahead.restart(2 * tiles_of(kChunk, x.values));
+  ahead.add(series(call.k, sequence, head), first, n, x.key_dim);
+  ahead.add(series(call.q, sequence, head), first, n, x.key_dim);
+  ahead.add(series(call.v, sequence, head), first, n, x.value_dim);
 }
 
 HWY_NOINLINE void delta_forward(const DeltaCall& call, const Piece& piece, int64_t head, float* memory) {
   const DeltaScratch x(call, memory, false);
   const Run& sequence = piece.sequence;
-  const int64_t matrix = x.key_dim * x.values, chunks = chunks_of(sequence.length);
+  const int64_t matrix = x.key_dim * x.stride, chunks = chunks_of(sequence.length);
   float* const border = call.borders.of(piece, head);
   const auto state_at = [&](int64_t chunk) { return border != nullptr ? border + chunk * matrix : x.state; };
+  Ahead ahead;
   load_state(call.state, piece.index, head, x.key_dim, x.value_dim, state_at(0));
   for (int64_t index = 0; index < chunks; ++index) {
     const DeltaChunk chunk(call, sequence, head, index * kChunk);
     const float* const state = state_at(index);
-    delta_written(call, sequence, head, chunk, state, x);
+    fetch_delta_chunk(call, sequence, head, chunk.first + kChunk, x, ahead);
+    delta_written(call, sequence, head, chunk, state, x, ahead);
     // O <- E Q S + P V'
     scale_rows(x.q, x.keys, chunk.decays.from_start, chunk.n, x.keys, x.scaled);
     multiply({.rows = chunk.n,
               .columns = x.values,
               .out = x.o,
               .out_stride = x.values,
-              .first = rows_of(x.scaled, x.keys, state, x.values, x.key_dim),
-              .second = rows_of(x.scores, kChunk, x.written, x.values, chunk.n, Part::lower)});
+              .first = rows_of(x.scaled, x.keys, state, x.stride, x.key_dim),
+              .second = rows_of(x.scores, kChunk, x.written, x.values, chunk.n, Part::lower)},
+             ahead);
     store_rows(x.o, chunk.n, x.value_dim, 1.0f, series(call.o, sequence, head), chunk.first);
     // S' <- e^{G_n} S + (F K)^T V'
     scale_rows(x.k, x.keys, chunk.decays.to_end, chunk.n, x.keys, x.scaled);
     multiply({.rows = x.key_dim,
               .columns = x.values,
               .out = state_at(index + 1),
-              .out_stride = x.values,
+              .out_stride = x.stride,
               .first = columns_of(x.scaled, x.keys, x.written, x.values, chunk.n),
               .start = state,
-              .start_stride = x.values,
+              .start_stride = x.stride,
               .factor = chunk.decays.total});
   }
   store_state(state_at(chunks), x.key_dim, x.value_dim, call.last_state, piece.index, head);
 }
 
 // X in x.x; D in x.d_scores, M in x.d_a; dO in x.o, dS' in x.state.
-HWY_NOINLINE void delta_score_gradients(const DeltaChunk& chunk, const DeltaScratch& x) {
+HWY_NOINLINE void delta_score_gradients(const DeltaChunk& chunk, const DeltaScratch& x, Ahead& ahead) {
   const Tag d;
   const int64_t n = chunk.n;
   // X <- (I - A)^(-T) (P^T dO + F K dS')
@@ -172,7 +192,8 @@ HWY_NOINLINE void delta_score_gradients(const DeltaChunk& chunk, const DeltaScra
             .out = x.x,
             .out_stride = x.values,
             .first = columns_of(x.scores, kChunk, x.o, x.values, n, Part::upper),
-            .second = rows_of(x.scaled, x.keys, x.state, x.values, x.key_dim)});
+            .second = rows_of(x.scaled, x.keys, x.state, x.stride, x.key_dim)},
+           ahead);
   solve_unit(
       {.n = n, .columns = x.values, .a = x.a, .a_stride = kChunk, .x = x.x, .x_stride = x.values, .transposed = true});
   transpose(x.written, x.values, n, x.value_dim, x.written_t, kChunk);
@@ -201,13 +222,13 @@ HWY_NOINLINE void delta_key_gradients(const DeltaChunk& chunk, const float* stat
   const Tag d;
   const int64_t n = chunk.n;
   const float* const from_start = chunk.decays.from_start;
-  transpose(state, x.values, x.key_dim, x.value_dim, x.state_t, x.keys);
+  transpose(state, x.stride, x.key_dim, x.value_dim, x.state_t, x.stride_t);
   scale_rows(x.o, x.values, from_start, n, x.values, x.scaled_values);
   multiply({.rows = n,
             .columns = x.keys,
             .out = x.d_q,
             .out_stride = x.keys,
-            .first = rows_of(x.scaled_values, x.values, x.state_t, x.keys, x.value_dim),
+            .first = rows_of(x.scaled_values, x.values, x.state_t, x.stride_t, x.value_dim),
             .second = rows_of(x.d_scores, kChunk, x.k, x.keys, n, Part::lower)});
   for (int64_t i = 0; i < n; ++i) {
     const Vector factor = hn::Set(d, -from_start[i]);
@@ -219,16 +240,16 @@ HWY_NOINLINE void delta_key_gradients(const DeltaChunk& chunk, const float* stat
             .columns = x.keys,
             .out = x.d_read,
             .out_stride = x.keys,
-            .first = rows_of(x.scaled_values, x.values, x.state_t, x.keys, x.value_dim),
+            .first = rows_of(x.scaled_values, x.values, x.state_t, x.stride_t, x.value_dim),
             .second = rows_of(x.d_a, kChunk, x.k, x.keys, n, Part::lower)});
-  transpose(x.state, x.values, x.key_dim, x.value_dim, x.state_t, x.keys);
+  transpose(x.state, x.stride, x.key_dim, x.value_dim, x.state_t, x.stride_t);
   scale_rows(x.written, x.values, chunk.decays.to_end, n, x.values, x.scaled_values);
   scale_rows(x.k, x.keys, chunk.strength, n, x.keys, x.scaled);
   multiply({.rows = n,
             .columns = x.keys,
             .out = x.d_write,
             .out_stride = x.keys,
-            .first = rows_of(x.scaled_values, x.values, x.state_t, x.keys, x.value_dim),
+            .first = rows_of(x.scaled_values, x.values, x.state_t, x.stride_t, x.value_dim),
             .second = columns_of(x.d_scores, kChunk, x.q, x.keys, n, Part::upper),
             .third = columns_of(x.d_a, kChunk, x.scaled, x.keys, n, Part::upper)});
 }
@@ -237,19 +258,25 @@ HWY_NOINLINE void delta_backward(const DeltaCall& call, const Piece& piece, int6
   const DeltaScratch x(call, memory, true);
   const Tag d;
   const Run& sequence = piece.sequence;
-  const int64_t matrix = x.key_dim * x.values;
+  const int64_t matrix = x.key_dim * x.stride;
   const float* const border = call.borders.of(piece, head);
   const Series<const float> v = series(call.v, sequence, head);
   const Series<float> d_k = series(call.d_k, sequence, head), d_v = series(call.d_v, sequence, head),
                       d_g = series(call.d_g, sequence, head), d_beta = series(call.d_beta, sequence, head);
+  Ahead ahead;
   load_state(call.d_last_state, piece.index, head, x.key_dim, x.value_dim, x.state);
   for (int64_t index = chunks_of(sequence.length) - 1; index >= 0; --index) {
     const DeltaChunk chunk(call, sequence, head, index * kChunk);
     const int64_t first = chunk.first, n = chunk.n;
     const float *const state = border + index * matrix, *const next = state + matrix;
-    delta_written(call, sequence, head, chunk, state, x);
+    fetch_delta_chunk(call, sequence, head, first - kChunk, x, ahead);
+    if (index > 0) {
+      ahead.add(series(call.d_o, sequence, head), first - kChunk, kChunk, x.value_dim);
+      ahead.add({state - matrix, x.stride}, 0, x.key_dim, x.value_dim);
+    }
+    delta_written(call, sequence, head, chunk, state, x, ahead);
     load_rows(series(call.d_o, sequence, head), first, n, x.value_dim, 1.0f, x.o);
-    delta_score_gradients(chunk, x);
+    delta_score_gradients(chunk, x, ahead);
     delta_key_gradients(chunk, state, x);
 
     double d_sums[kChunk];
@@ -269,7 +296,7 @@ HWY_NOINLINE void delta_backward(const DeltaCall& call, const Piece& piece, int6
       store_row(x.x + i * x.values, x.value_dim, chunk.strength[i], d_v[first + i]);
     }
     store_rows(x.d_q, n, x.key_dim, call.scale, series(call.d_q, sequence, head), first);
-    d_sums[n - 1] += static_cast<double>(dot(x.state, next, matrix));
+    d_sums[n - 1] += state_dot(x.state, next, x.key_dim, x.value_dim);
     sum_to_end(d_sums, n);
     for (int64_t i = 0; i < n; ++i) *d_g[first + i] = static_cast<float>(d_sums[i]);
 
@@ -279,11 +306,11 @@ HWY_NOINLINE void delta_backward(const DeltaCall& call, const Piece& piece, int6
     multiply({.rows = x.key_dim,
               .columns = x.values,
               .out = x.state,
-              .out_stride = x.values,
+              .out_stride = x.stride,
               .first = columns_of(x.d_q, x.keys, x.o, x.values, n),
               .second = columns_of(x.scaled, x.keys, x.x, x.values, n),
               .start = x.state,
-              .start_stride = x.values,
+              .start_stride = x.stride,
               .factor = chunk.decays.total});
   }
   store_state(x.state, x.key_dim, x.value_dim, call.d_state, piece.index, head);

@@ -51,13 +51,14 @@ struct LinearBackwardScratch {
         scaled_values(carver.take(kChunk, padded(columns))),
         d_scores(carver.take(kChunk, kChunk)),
         values_t(carver.take(columns, kChunk)),
-        state_t(carver.take(columns, padded(key_dim))) {}
+        state_t(carver.take(columns, state_stride(key_dim))) {}
   float *scaled_keys, *scaled_values, *d_scores, *values_t, *state_t;
 };
 
 HWY_NOINLINE void linear_backward_chunk(const LinearBackward& x, const Decays& decays,
-                                        const LinearBackwardScratch& scratch) {
+                                        const LinearBackwardScratch& scratch, Ahead& ahead) {
   const int64_t n = x.n, key_dim = x.key_dim, keys = padded(key_dim), columns = x.columns, values = padded(columns);
+  const int64_t stride = state_stride(columns), stride_t = state_stride(key_dim);
   // dV <- P^T dO + F K dS'
   scale_rows(x.k, keys, decays.to_end, n, keys, scratch.scaled_keys);
   multiply({.rows = n,
@@ -65,7 +66,8 @@ HWY_NOINLINE void linear_backward_chunk(const LinearBackward& x, const Decays& d
             .out = x.d_v,
             .out_stride = values,
             .first = columns_of(x.scores, kChunk, x.d_o, values, n, Part::upper),
-            .second = rows_of(scratch.scaled_keys, keys, x.d_state, values, key_dim)});
+            .second = rows_of(scratch.scaled_keys, keys, x.d_state, stride, key_dim)},
+           ahead);
   // D <- (dO V^T) . L
   transpose(x.v, values, n, columns, scratch.values_t, kChunk);
   multiply({.rows = n,
@@ -76,38 +78,39 @@ HWY_NOINLINE void linear_backward_chunk(const LinearBackward& x, const Decays& d
             .lower = true});
   decayed_scores(decays, n, scratch.d_scores, scratch.d_scores);
   // dQ <- E dO S^T + D K
-  transpose(x.state, values, key_dim, columns, scratch.state_t, keys);
+  transpose(x.state, stride, key_dim, columns, scratch.state_t, stride_t);
   scale_rows(x.d_o, values, decays.from_start, n, values, scratch.scaled_values);
   multiply({.rows = n,
             .columns = keys,
             .out = x.d_q,
             .out_stride = keys,
-            .first = rows_of(scratch.scaled_values, values, scratch.state_t, keys, columns),
+            .first = rows_of(scratch.scaled_values, values, scratch.state_t, stride_t, columns),
             .second = rows_of(scratch.d_scores, kChunk, x.k, keys, n, Part::lower)});
   // dK <- F V dS'^T + D^T Q
-  transpose(x.d_state, values, key_dim, columns, scratch.state_t, keys);
+  transpose(x.d_state, stride, key_dim, columns, scratch.state_t, stride_t);
   scale_rows(x.v, values, decays.to_end, n, values, scratch.scaled_values);
   multiply({.rows = n,
             .columns = keys,
             .out = x.d_k,
             .out_stride = keys,
-            .first = rows_of(scratch.scaled_values, values, scratch.state_t, keys, columns),
+            .first = rows_of(scratch.scaled_values, values, scratch.state_t, stride_t, columns),
             .second = columns_of(scratch.d_scores, kChunk, x.q, keys, n, Part::upper)});
   for (int64_t i = 0; i < n; ++i) {
     x.d_sums[i] = static_cast<double>(dot(x.q + i * keys, x.d_q + i * keys, keys)) -
                   static_cast<double>(dot(x.k + i * keys, x.d_k + i * keys, keys));
   }
-  x.d_sums[n - 1] += static_cast<double>(dot(x.d_state, x.next_state, key_dim * values));
+  x.d_sums[n - 1] += state_dot(x.d_state, x.next_state, key_dim, columns);
   // dS <- e^{G_n} dS' + (E Q)^T dO
   scale_rows(x.q, keys, decays.from_start, n, keys, scratch.scaled_keys);
   multiply({.rows = key_dim,
             .columns = values,
             .out = x.d_state,
-            .out_stride = values,
+            .out_stride = stride,
             .first = columns_of(scratch.scaled_keys, keys, x.d_o, values, n),
             .start = x.d_state,
-            .start_stride = values,
-            .factor = decays.total});
+            .start_stride = stride,
+            .factor = decays.total},
+           ahead);
 }
 
 struct LinearScratch {
@@ -115,7 +118,7 @@ struct LinearScratch {
       : LinearScratch(call.q.dim, call.v.dim, call.group(), Carver(data), backward) {}
 
   LinearScratch(int64_t key_dim, int64_t value_dim, int64_t heads, Carver carver, bool backward)
-      : keys(padded(key_dim)), values(padded(value_dim)) {
+      : keys(padded(key_dim)), values(padded(value_dim)), stride(state_stride(value_dim)) {
     q = carver.take(kChunk, keys);
     k = carver.take(kChunk, keys);
     k_t = carver.take(key_dim, kChunk);
@@ -124,7 +127,7 @@ struct LinearScratch {
     decayed = carver.take(kChunk, kChunk);
     v = carver.take(kChunk, values);
     o = carver.take(kChunk, values);
-    states = carver.take(heads * key_dim, values);
+    states = carver.take(heads * key_dim, stride);
     if (backward) {
       d_q = carver.take(kChunk, keys);
       d_k = carver.take(kChunk, keys);
@@ -138,6 +141,7 @@ struct LinearScratch {
   }
 
   int64_t keys, values;
+  int64_t stride;  // of states
   float *q, *k, *k_t, *scaled, *scores, *decayed, *v, *o, *states;
   float *d_q = nullptr, *d_k = nullptr, *all_d_q = nullptr, *all_d_k = nullptr, *d_v = nullptr, *rest = nullptr;
   int64_t size = 0;
@@ -202,11 +206,24 @@ HWY_INLINE void store_outputs(const LinearHead& head, const float* o, int64_t fi
   }
 }
 
+// What a chunk will load of head h of its group, over two products: keys and queries with the first.
+HWY_INLINE void fetch_linear_chunk(const LinearCall& call, const Run& sequence, int64_t group, int64_t h, int64_t chunk,
+                                   const LinearScratch& x, Ahead& ahead) {
+  const int64_t first = chunk * kChunk, n = chunk < 0 ? 0 : chunk_length(sequence, first);
+  ahead.restart(tiles_of(kChunk, x.values) + tiles_of(call.q.dim, x.values));
+  if (h == 0) {
+    ahead.add(series(call.q, sequence, group), first, n, call.q.dim);
+    ahead.add(series(call.k, sequence, group), first, n, call.q.dim);
+  }
+  ahead.add(series(call.v, sequence, group * call.group() + h), first, n, call.v.dim);
+}
+
 HWY_NOINLINE void linear_forward(const LinearCall& call, const Piece& piece, int64_t group, float* memory) {
   const LinearScratch x(call, memory, false);
   const Run& sequence = piece.sequence;
-  const int64_t key_dim = call.q.dim, value_dim = call.v.dim, heads = call.group(), matrix = key_dim * x.values;
+  const int64_t key_dim = call.q.dim, value_dim = call.v.dim, heads = call.group(), matrix = key_dim * x.stride;
   Decays decays;
+  Ahead ahead;
   const int64_t chunks = chunks_of(sequence.length);
   for (int64_t h = 0; h < heads; ++h) {
     float* const border = call.borders.of(piece, group * heads + h);
@@ -214,7 +231,7 @@ HWY_NOINLINE void linear_forward(const LinearCall& call, const Piece& piece, int
                border != nullptr ? border : x.states + h * matrix);
   }
   for (int64_t chunk = 0; chunk < chunks; ++chunk) {
-    const int64_t first = chunk * kChunk, n = sequence.length - first < kChunk ? sequence.length - first : kChunk;
+    const int64_t first = chunk * kChunk, n = chunk_length(sequence, first);
     load_keys_and_scores(call, sequence, group, first, n, x);
     for (int64_t h = 0; h < heads; ++h) {
       const int64_t index = group * heads + h;
@@ -224,25 +241,28 @@ HWY_NOINLINE void linear_forward(const LinearCall& call, const Piece& piece, int
       head.decays(first, n, decays);
       head.load_values(first, n, value_dim, x.v);
       decayed_scores(decays, n, x.scores, x.decayed);
+      fetch_linear_chunk(call, sequence, group, h, chunk + 1, x, ahead);
       // O <- E Q S + P V
       scale_rows(x.q, x.keys, decays.from_start, n, x.keys, x.scaled);
       multiply({.rows = n,
                 .columns = x.values,
                 .out = x.o,
                 .out_stride = x.values,
-                .first = rows_of(x.scaled, x.keys, state, x.values, key_dim),
-                .second = rows_of(x.decayed, kChunk, x.v, x.values, n, Part::lower)});
+                .first = rows_of(x.scaled, x.keys, state, x.stride, key_dim),
+                .second = rows_of(x.decayed, kChunk, x.v, x.values, n, Part::lower)},
+               ahead);
       store_outputs(head, x.o, first, n, value_dim, series(call.o, sequence, index));
       // S' <- e^{G_n} S + (F K)^T V
       scale_rows(x.k, x.keys, decays.to_end, n, x.keys, x.scaled);
       multiply({.rows = key_dim,
                 .columns = x.values,
                 .out = border != nullptr ? border + (chunk + 1) * matrix : x.states + h * matrix,
-                .out_stride = x.values,
+                .out_stride = x.stride,
                 .first = columns_of(x.scaled, x.keys, x.v, x.values, n),
                 .start = state,
-                .start_stride = x.values,
-                .factor = decays.total});
+                .start_stride = x.stride,
+                .factor = decays.total},
+               ahead);
     }
   }
   for (int64_t h = 0; h < heads; ++h) {
@@ -292,15 +312,16 @@ HWY_NOINLINE void linear_backward(const LinearCall& call, const Piece& piece, in
   const LinearScratch x(call, memory, true);
   Carver rest(x.rest);
   const Run& sequence = piece.sequence;
-  const int64_t key_dim = call.q.dim, value_dim = call.v.dim, heads = call.group(), matrix = key_dim * x.values;
+  const int64_t key_dim = call.q.dim, value_dim = call.v.dim, heads = call.group(), matrix = key_dim * x.stride;
   const LinearBackwardScratch scratch(rest, key_dim, value_dim);
   Decays decays;
+  Ahead ahead;
   double d_sums[kChunk];
   for (int64_t h = 0; h < heads; ++h) {
     load_state(call.d_last_state, piece.index, group * heads + h, key_dim, value_dim, x.states + h * matrix);
   }
   for (int64_t chunk = chunks_of(sequence.length) - 1; chunk >= 0; --chunk) {
-    const int64_t first = chunk * kChunk, n = sequence.length - first < kChunk ? sequence.length - first : kChunk;
+    const int64_t first = chunk * kChunk, n = chunk_length(sequence, first);
     load_keys_and_scores(call, sequence, group, first, n, x);
     for (int64_t h = 0; h < heads; ++h) {
       const int64_t index = group * heads + h;
@@ -310,6 +331,11 @@ HWY_NOINLINE void linear_backward(const LinearCall& call, const Piece& piece, in
       head.load_values(first, n, value_dim, x.v);
       load_rows(series(call.d_o, sequence, index), first, n, value_dim, 1.0f, x.o);
       decayed_scores(decays, n, x.scores, x.decayed);
+      fetch_linear_chunk(call, sequence, group, h, chunk - 1, x, ahead);
+      if (chunk > 0) {
+        ahead.add(series(call.d_o, sequence, index), first - kChunk, kChunk, value_dim);
+        ahead.add({border + (chunk - 1) * matrix, x.stride}, 0, key_dim, value_dim);
+      }
       linear_backward_chunk({.n = n,
                              .key_dim = key_dim,
                              .columns = value_dim,
@@ -325,7 +351,7 @@ HWY_NOINLINE void linear_backward(const LinearCall& call, const Piece& piece, in
                              .d_k = x.d_k,
                              .d_v = x.d_v,
                              .d_sums = d_sums},
-                            decays, scratch);
+                            decays, scratch, ahead);
       sum_to_end(d_sums, n);
       store_value_gradients(call, piece, index, first, n, x, d_sums);
       add_rows(x.d_q, n, x.keys, h > 0, x.all_d_q);

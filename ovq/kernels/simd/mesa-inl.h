@@ -26,7 +26,9 @@ struct MesaScratch {
         value_dim(call.v.dim),
         keys(padded(key_dim)),
         values(padded(value_dim)),
-        columns(keys + values) {
+        columns(keys + values),
+        stride(state_stride(columns)),
+        stride_t(state_stride(key_dim)) {
     Carver carver(data);
     written = carver.take(kChunk, columns);
     k = carver.take(kChunk, keys);
@@ -42,11 +44,11 @@ struct MesaScratch {
     start = carver.take(kChunk, keys);
     ap = carver.take(kChunk, keys);
     o = carver.take(kChunk, columns);
-    state = carver.take(key_dim, columns);
+    state = carver.take(key_dim, stride);
     if (backward) {
       solved = carver.take(kChunk, keys);
       values_t = carver.take(value_dim, kChunk);
-      state_t = carver.take(value_dim, keys);
+      state_t = carver.take(value_dim, stride_t);
       scaled_values = carver.take(kChunk, values);
       d_q = carver.take(kChunk, keys);
       d_k = carver.take(kChunk, keys);
@@ -58,6 +60,7 @@ struct MesaScratch {
   }
 
   int64_t key_dim, value_dim, keys, values, columns;
+  int64_t stride, stride_t;  // of states and of their transposes
   float *written, *k, *weighted_k, *k_t, *weights, *scores, *lambda;
   float *right, *solution, *p, *scaled, *start, *ap, *o, *state;
   float *solved = nullptr, *values_t = nullptr, *state_t = nullptr, *scaled_values = nullptr, *d_q = nullptr,
@@ -67,7 +70,7 @@ struct MesaScratch {
 
 struct MesaChunk {
   MesaChunk(const MesaCall& call, const Run& sequence, int64_t head, int64_t first)
-      : first(first), n(sequence.length - first < kChunk ? sequence.length - first : kChunk) {
+      : first(first), n(chunk_length(sequence, first)) {
     const Series<const float> g = series(call.g, sequence, head), beta = series(call.beta, sequence, head);
     fill_decays(
         n, [&](int64_t i) HWY_ATTR { return *g[first + i]; }, decays);
@@ -181,7 +184,7 @@ HWY_NOINLINE void solve_mesa(const MesaChunk& chunk, const float* state, int64_t
               .columns = keys,
               .out = s.ap,
               .out_stride = keys,
-              .first = rows_of(s.scaled, keys, state, s.columns, s.key_dim),
+              .first = rows_of(s.scaled, keys, state, s.stride, s.key_dim),
               .second = rows_of(s.scores, kChunk, s.k, keys, n, Part::lower),
               .start = s.start,
               .start_stride = keys,
@@ -212,7 +215,7 @@ struct TokensInOrder {
 HWY_INLINE void load_mesa_state(const Strided<const float>& view, int64_t index, int64_t head, const MesaScratch& x,
                                 float* state) {
   for (int64_t i = 0; i < x.key_dim; ++i) {
-    float* const row = state + i * x.columns;
+    float* const row = state + i * x.stride;
     if (view.data == nullptr) {
       std::memset(row, 0, x.columns * sizeof(float));
       continue;
@@ -227,7 +230,7 @@ HWY_INLINE void store_mesa_state(const float* state, const MesaScratch& x, const
                                  int64_t head) {
   if (view.data == nullptr) return;
   for (int64_t i = 0; i < x.key_dim; ++i) {
-    const float* const row = state + i * x.columns;
+    const float* const row = state + i * x.stride;
     float* const to = view.row(index, i, head);
     store_row(row, x.key_dim, 1.0f, to);
     store_row(row + x.keys, x.value_dim, 1.0f, to + x.key_dim);
@@ -238,7 +241,7 @@ HWY_NOINLINE void mesa_forward(const MesaCall& call, const Piece& piece, int64_t
   const MesaScratch x(call, memory, false);
   const TokensInOrder all;
   const Run& sequence = piece.sequence;
-  const int64_t matrix = x.key_dim * x.columns, chunks = chunks_of(sequence.length);
+  const int64_t matrix = x.key_dim * x.stride, chunks = chunks_of(sequence.length);
   float* const border = call.borders.of(piece, head);
   const auto state_at = [&](int64_t chunk) { return border != nullptr ? border + chunk * matrix : x.state; };
   load_mesa_state(call.state, piece.index, head, x, state_at(0));
@@ -259,7 +262,7 @@ HWY_NOINLINE void mesa_forward(const MesaCall& call, const Piece& piece, int64_t
               .columns = x.values,
               .out = x.o,
               .out_stride = x.values,
-              .first = rows_of(x.scaled, x.keys, state + x.keys, x.columns, x.key_dim),
+              .first = rows_of(x.scaled, x.keys, state + x.keys, x.stride, x.key_dim),
               .second = rows_of(x.scores, kChunk, x.written + x.keys, x.columns, chunk.n, Part::lower)});
     store_rows(x.o, chunk.n, x.value_dim, 1.0f, series(call.o, sequence, head), chunk.first);
     // S' <- e^{G_n} S + (F B K)^T [K | V]
@@ -267,10 +270,10 @@ HWY_NOINLINE void mesa_forward(const MesaCall& call, const Piece& piece, int64_t
     multiply({.rows = x.key_dim,
               .columns = x.columns,
               .out = state_at(i + 1),
-              .out_stride = x.columns,
+              .out_stride = x.stride,
               .first = columns_of(x.scaled, x.keys, x.written, x.columns, chunk.n),
               .start = state,
-              .start_stride = x.columns,
+              .start_stride = x.stride,
               .factor = chunk.decays.total});
   }
   store_mesa_state(state_at(chunks), x, call.last_state, piece.index, head);
@@ -295,24 +298,25 @@ HWY_NOINLINE void mesa_right_sides(const MesaChunk& chunk, const float* state, c
       hn::StoreU(hn::IfThenElseZero(seen, hn::Mul(weight, hn::LoadU(d, s.scores + at))), d, s.scores + at);
     }
   }
-  transpose(state + s.keys, s.columns, s.key_dim, s.value_dim, s.state_t, s.keys);
+  transpose(state + s.keys, s.stride, s.key_dim, s.value_dim, s.state_t, s.stride_t);
   scale_rows(d_o, s.values, chunk.decays.from_start, n, s.values, s.scaled_values);
   multiply({.rows = n,
             .columns = s.keys,
             .out = s.right,
             .out_stride = s.keys,
-            .first = rows_of(s.scaled_values, s.values, s.state_t, s.keys, s.value_dim),
+            .first = rows_of(s.scaled_values, s.values, s.state_t, s.stride_t, s.value_dim),
             .second = rows_of(s.scores, kChunk, s.k, s.keys, n, Part::lower)});
 }
 
 HWY_NOINLINE void mesa_backward(const MesaCall& call, const Piece& piece, int64_t head, float* memory) {
   const MesaScratch x(call, memory, true);
+  Ahead ahead;  // of nothing: the solves take far longer than loads
   Carver rest(x.rest);
   const LinearBackwardScratch linear(rest, x.key_dim, x.columns);
   const TokensInOrder all;
   const Tag d;
   const Run& sequence = piece.sequence;
-  const int64_t matrix = x.key_dim * x.columns;
+  const int64_t matrix = x.key_dim * x.stride;
   const float* const border = call.borders.of(piece, head);
   double* const d_lambda = call.d_lambda + (piece.index * call.q.heads + head) * x.key_dim;
   const Series<float> d_g = series(call.d_g, sequence, head), d_beta = series(call.d_beta, sequence, head),
@@ -361,7 +365,7 @@ HWY_NOINLINE void mesa_backward(const MesaCall& call, const Piece& piece, int64_
                            .d_k = x.d_k,
                            .d_v = x.d_written,
                            .d_sums = d_sums},
-                          chunk.decays, linear);
+                          chunk.decays, linear, ahead);
     sum_to_end(d_sums, n);
     for (int64_t i = 0; i < n; ++i) {
       float* const by_key = x.d_k + i * x.keys;

@@ -10,6 +10,12 @@ inline constexpr int64_t kChunk = 64;  // tokens computed together; borders deci
 inline constexpr int64_t kPad = 16;    // rows of matrices in scratch memory are padded with zeros to multiples of this
 
 inline int64_t padded(int64_t size) { return (size + kPad - 1) / kPad * kPad; }
+// Floats from row to row of a state. Rows of a whole number of 256-byte blocks get another line: without it the part of
+// a large state that a register tile walks through would share half of L1's sets, and not fit.
+inline int64_t state_stride(int64_t columns) {
+  const int64_t row = padded(columns);
+  return row > 64 && row % 64 == 0 ? row + kPad : row;
+}
 inline int64_t chunks_of(int64_t length) { return (length + kChunk - 1) / kChunk; }
 
 // A tensor [batch, time, heads, dim] as views of the kernels have it; rows are contiguous.
@@ -45,12 +51,12 @@ struct Piece {
 };
 
 // States at the chunk borders, which forward leaves for backward: before each chunk and after the last one, as
-// [key_dim, padded(columns)] matrices, for each sequence and head.
+// [key_dim, state_stride(columns)] matrices, for each sequence and head.
 struct Borders {
   float* data = nullptr;  // nullptr: not wanted
   int64_t heads = 0, key_dim = 0, columns = 0;
 
-  int64_t matrix() const { return key_dim * padded(columns); }
+  int64_t matrix() const { return key_dim * state_stride(columns); }
   float* of(const Piece& piece, int64_t head) const {
     const int64_t count = chunks_of(piece.sequence.length) + 1;
     return data == nullptr ? nullptr : data + (piece.first_border * heads + head * count) * matrix();
