@@ -33,6 +33,10 @@ DeltaPlan plan_delta(const GatedDeltaRuleInputs& in) {
   return plan;
 }
 
+Borders borders_of(const Sizes& s) {
+  return {.heads = s.heads, .key_dim = s.key_dim, .columns = s.value_dim, .more = kChunk * padded(s.value_dim)};
+}
+
 int64_t cost_of(const Sizes& s) { return 3 * s.key_dim * s.value_dim + kChunk * (s.key_dim + s.value_dim); }
 
 }  // namespace
@@ -41,7 +45,7 @@ int64_t cost_of(const Sizes& s) { return 3 * s.key_dim * s.value_dim + kChunk * 
 int64_t saved_floats(const GatedDeltaRuleInputs& in) {
   using namespace recurrence;
   const DeltaPlan plan = plan_delta(in);
-  return border_count(plan.pieces) * plan.sizes.heads * plan.sizes.key_dim * state_stride(plan.sizes.value_dim);
+  return saved_floats(plan.pieces, borders_of(plan.sizes));
 }
 
 void gated_delta_rule_forward(const GatedDeltaRuleInputs& in, const GatedDeltaRuleOutputs& out) {
@@ -53,7 +57,7 @@ void gated_delta_rule_forward(const GatedDeltaRuleInputs& in, const GatedDeltaRu
   DeltaCall& call = plan.call;
   call.o = out.o;
   call.last_state = out.state;
-  call.borders = check_borders<float>(kGatedDeltaRule, plan.pieces, s.heads, s.key_dim, s.value_dim, out.saved);
+  call.borders = check_borders<float>(kGatedDeltaRule, plan.pieces, borders_of(s), out.saved);
   const RecurrenceKernels& kernels = recurrence_kernels();
   for_each_task(
       plan.pieces, s.heads, cost_of(s), kernels.delta_scratch(call, false),
@@ -78,7 +82,7 @@ void gated_delta_rule_backward(const GatedDeltaRuleInputs& in, std::span<const f
   plan.check_state("d_state", gradients.d_state);
   check(!saved.empty() || plan.pieces.empty(), kGatedDeltaRule, "saved is missing");
   DeltaCall& call = plan.call;
-  call.borders = check_borders<const float>(kGatedDeltaRule, plan.pieces, s.heads, s.key_dim, s.value_dim, saved);
+  call.borders = check_borders<const float>(kGatedDeltaRule, plan.pieces, borders_of(s), saved);
   call.d_o = d_o;
   call.d_last_state = d_state;
   call.d_q = gradients.d_q;

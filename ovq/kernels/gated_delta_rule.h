@@ -1,8 +1,8 @@
 // The gated delta rule (arXiv 2412.06464), with a decay e^g and a writing strength beta per token:
 //   S' = e^g S;  u = beta (v - S'^T k);  S = S' + k u^T;  o = scale S^T q
 // Computed by chunks of 64 tokens; the formulas are in simd/gated_delta_rule-inl.h. Multiply-adds per token and head:
-// forward 3 dk dv + 64 (dk + dv), backward 7 dk dv + 64 (3 dk + 2.5 dv). Backward needs the states at the chunk borders,
-// dk dv / 64 floats per token and head, and computes the rest again.
+// forward 3 dk dv + 64 (dk + dv), backward 6 dk dv + 64 (3 dk + 2 dv). Backward needs the states at the chunk borders
+// and what was written, dk dv / 64 + dv floats per token and head, and computes the rest again.
 #pragma once
 
 #include <cstdint>
@@ -24,8 +24,8 @@ struct GatedDeltaRuleInputs {
 };
 
 struct GatedDeltaRuleOutputs {
-  View<float> o;           // [B, T, H, dv]
-  View<float> state;       // after the last tokens, [sequences, dk, H, dv]; may be the inputs' state; absent: not wanted
+  View<float> o;      // [B, T, H, dv]
+  View<float> state;  // after the last tokens, [sequences, dk, H, dv]; may be the inputs' state; absent: not wanted
   std::span<float> saved;  // for backward, as many as saved_floats() says; empty: not wanted
 };
 

@@ -14,6 +14,7 @@ struct LinearPlan {
     check_shape(op, name, state, static_cast<int64_t>(pieces.size()), sizes.key_dim, sizes.value_heads, sizes.value_dim,
                 true);
   }
+  Borders borders() const { return {.heads = sizes.value_heads, .key_dim = sizes.key_dim, .columns = sizes.value_dim}; }
   int64_t cost() const {
     return sizes.value_heads / sizes.heads *
            (2 * sizes.key_dim * sizes.value_dim + kChunk * (sizes.key_dim + sizes.value_dim));
@@ -43,8 +44,7 @@ LinearPlan plan_linear(const LinearInputs& in) {
 
 int64_t saved_floats(const LinearInputs& in) {
   const LinearPlan plan = plan_linear(in);
-  const Sizes& s = plan.sizes;
-  return border_count(plan.pieces) * s.value_heads * s.key_dim * state_stride(s.value_dim);
+  return saved_floats(plan.pieces, plan.borders());
 }
 
 void linear_forward(const LinearInputs& in, const View<float>& o, const View<float>& state, std::span<float> saved) {
@@ -55,7 +55,7 @@ void linear_forward(const LinearInputs& in, const View<float>& o, const View<flo
   LinearCall& call = plan.call;
   call.o = o;
   call.last_state = state;
-  call.borders = check_borders<float>(in.op, plan.pieces, s.value_heads, s.key_dim, s.value_dim, saved);
+  call.borders = check_borders<float>(in.op, plan.pieces, plan.borders(), saved);
   const RecurrenceKernels& kernels = recurrence_kernels();
   for_each_task(
       plan.pieces, s.heads, plan.cost(), kernels.linear_scratch(call, false),
@@ -79,7 +79,7 @@ void linear_backward(const LinearInputs& in, std::span<const float> saved, const
   gradients.d_rates.assign(in.rates == nullptr ? 0 : sums, 0.0);
   gradients.d_skips.assign(in.skips == nullptr ? 0 : sums, 0.0);
   LinearCall& call = plan.call;
-  call.borders = check_borders<const float>(in.op, plan.pieces, s.value_heads, s.key_dim, s.value_dim, saved);
+  call.borders = check_borders<const float>(in.op, plan.pieces, plan.borders(), saved);
   call.d_o = d_o;
   call.d_last_state = d_state;
   call.d_q = gradients.d_q;

@@ -19,7 +19,9 @@ struct MesaPlan {
     check_shape(kMesa, name, state, static_cast<int64_t>(pieces.size()), sizes.key_dim, sizes.heads,
                 sizes.key_dim + sizes.value_dim, true);
   }
-  int64_t columns() const { return padded(sizes.key_dim) + sizes.value_dim; }
+  Borders borders() const {
+    return {.heads = sizes.heads, .key_dim = sizes.key_dim, .columns = padded(sizes.key_dim) + sizes.value_dim};
+  }
   int64_t cost() const { return call.iterations / 2 * sizes.key_dim * (sizes.key_dim + kChunk); }
 };
 
@@ -51,7 +53,7 @@ MesaPlan plan_mesa(const MesaInputs& in) {
 int64_t saved_floats(const MesaInputs& in) {
   using namespace recurrence;
   const MesaPlan plan = plan_mesa(in);
-  return border_count(plan.pieces) * plan.sizes.heads * plan.sizes.key_dim * state_stride(plan.columns());
+  return saved_floats(plan.pieces, plan.borders());
 }
 
 void mesa_forward(const MesaInputs& in, const MesaOutputs& out) {
@@ -65,7 +67,7 @@ void mesa_forward(const MesaInputs& in, const MesaOutputs& out) {
   call.o = out.o;
   call.solution = out.solution;
   call.last_state = out.state;
-  call.borders = check_borders<float>(kMesa, plan.pieces, s.heads, s.key_dim, plan.columns(), out.saved);
+  call.borders = check_borders<float>(kMesa, plan.pieces, plan.borders(), out.saved);
   const RecurrenceKernels& kernels = recurrence_kernels();
   for_each_task(
       plan.pieces, s.heads, plan.cost(), kernels.mesa_scratch(call, false),
@@ -94,7 +96,7 @@ void mesa_backward(const MesaInputs& in, const MesaSaved& saved, View<const floa
   check(!saved.states.empty() || plan.pieces.empty(), kMesa, "saved is missing");
   std::vector<double> d_lambda(plan.pieces.size() * in.lambda.size(), 0.0);
   MesaCall& call = plan.call;
-  call.borders = check_borders<const float>(kMesa, plan.pieces, s.heads, s.key_dim, plan.columns(), saved.states);
+  call.borders = check_borders<const float>(kMesa, plan.pieces, plan.borders(), saved.states);
   call.solved = saved.solution;
   call.d_o = d_o;
   call.d_last_state = d_state;

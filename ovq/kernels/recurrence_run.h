@@ -27,12 +27,15 @@ std::vector<Piece> check_pieces(const char* op, const Sizes& sizes, std::span<co
 // Matrices of states at the chunk borders, for one head of each sequence.
 int64_t border_count(std::span<const Piece> pieces);
 
+inline int64_t saved_floats(std::span<const Piece> pieces, const Borders& borders) {
+  return border_count(pieces) * borders.heads * borders.matrix();
+}
+
+// `borders` with the memory of `saved`, if there is any.
 template <class T>
-Borders check_borders(const char* op, std::span<const Piece> pieces, int64_t heads, int64_t key_dim, int64_t columns,
-                      std::span<T> saved) {
-  Borders borders{.heads = heads, .key_dim = key_dim, .columns = columns};
+Borders check_borders(const char* op, std::span<const Piece> pieces, Borders borders, std::span<T> saved) {
   if (saved.data() == nullptr) return borders;
-  const int64_t wanted = border_count(pieces) * heads * borders.matrix();
+  const int64_t wanted = saved_floats(pieces, borders);
   check(static_cast<int64_t>(saved.size()) == wanted, op, "saved has ", saved.size(), " elements; must have ", wanted);
   borders.data = const_cast<float*>(saved.data());
   return borders;

@@ -307,31 +307,39 @@ HWY_NOINLINE void solve_unit(const Solve& solve) {
   for (; first < all; ++first) solve_columns<1>(solve, first * kLanes);
 }
 
-// to[j][i] <- from[i][j] for i < rows, j < columns; the rest of the padded rows of `to` is zero.
+#if HWY_TARGET != HWY_SCALAR
+// to[j][i] <- from[i][j] for i < 4 and j < `columns`, at most 4; four columns of `from` are there.
+HWY_INLINE void transpose_block(const float* HWY_RESTRICT from, ptrdiff_t from_stride, int64_t columns,
+                                float* HWY_RESTRICT to, ptrdiff_t to_stride) {
+  const hn::FixedTag<float, 4> tag;
+  const hn::Repartition<double, decltype(tag)> wide;
+  const auto a = hn::LoadU(tag, from), b = hn::LoadU(tag, from + from_stride);
+  const auto c = hn::LoadU(tag, from + 2 * from_stride), d = hn::LoadU(tag, from + 3 * from_stride);
+  const auto ab_low = hn::BitCast(wide, hn::InterleaveLower(tag, a, b));
+  const auto ab_high = hn::BitCast(wide, hn::InterleaveUpper(tag, a, b));
+  const auto cd_low = hn::BitCast(wide, hn::InterleaveLower(tag, c, d));
+  const auto cd_high = hn::BitCast(wide, hn::InterleaveUpper(tag, c, d));
+  hn::StoreU(hn::BitCast(tag, hn::InterleaveLower(wide, ab_low, cd_low)), tag, to);
+  if (columns > 1) hn::StoreU(hn::BitCast(tag, hn::InterleaveUpper(wide, ab_low, cd_low)), tag, to + to_stride);
+  if (columns > 2) hn::StoreU(hn::BitCast(tag, hn::InterleaveLower(wide, ab_high, cd_high)), tag, to + 2 * to_stride);
+  if (columns > 3) hn::StoreU(hn::BitCast(tag, hn::InterleaveUpper(wide, ab_high, cd_high)), tag, to + 3 * to_stride);
+}
+#endif
+
+// to[j][i] <- from[i][j] for i < rows, j < columns; the rest of the padded rows of `to` is zero. In strips of rows, of
+// which L1 holds all columns.
 HWY_NOINLINE void transpose(const float* HWY_RESTRICT from, ptrdiff_t from_stride, int64_t rows, int64_t columns,
                             float* HWY_RESTRICT to, ptrdiff_t to_stride) {
   int64_t whole = 0;
 #if HWY_TARGET != HWY_SCALAR
-  const hn::FixedTag<float, 4> tag;
-  const hn::Repartition<double, decltype(tag)> wide;
+  constexpr int64_t kStrip = 16;
   whole = rows / 4 * 4;
-  for (int64_t j = 0; j < columns; j += 4) {  // columns are padded: four are always there
-    for (int64_t i = 0; i < whole; i += 4) {
-      const float* const at = from + i * from_stride + j;
-      const auto a = hn::LoadU(tag, at), b = hn::LoadU(tag, at + from_stride);
-      const auto c = hn::LoadU(tag, at + 2 * from_stride), e = hn::LoadU(tag, at + 3 * from_stride);
-      const auto ab_low = hn::BitCast(wide, hn::InterleaveLower(tag, a, b));
-      const auto ab_high = hn::BitCast(wide, hn::InterleaveUpper(tag, a, b));
-      const auto ce_low = hn::BitCast(wide, hn::InterleaveLower(tag, c, e));
-      const auto ce_high = hn::BitCast(wide, hn::InterleaveUpper(tag, c, e));
-      float* const out = to + j * to_stride + i;
-      hn::StoreU(hn::BitCast(tag, hn::InterleaveLower(wide, ab_low, ce_low)), tag, out);
-      if (j + 1 < columns)
-        hn::StoreU(hn::BitCast(tag, hn::InterleaveUpper(wide, ab_low, ce_low)), tag, out + to_stride);
-      if (j + 2 < columns)
-        hn::StoreU(hn::BitCast(tag, hn::InterleaveLower(wide, ab_high, ce_high)), tag, out + 2 * to_stride);
-      if (j + 3 < columns)
-        hn::StoreU(hn::BitCast(tag, hn::InterleaveUpper(wide, ab_high, ce_high)), tag, out + 3 * to_stride);
+  for (int64_t strip = 0; strip < whole; strip += kStrip) {
+    const int64_t end = strip + kStrip < whole ? strip + kStrip : whole;
+    for (int64_t j = 0; j < columns; j += 4) {
+      for (int64_t i = strip; i < end; i += 4) {
+        transpose_block(from + i * from_stride + j, from_stride, columns - j, to + j * to_stride + i, to_stride);
+      }
     }
   }
 #endif

@@ -5,14 +5,14 @@
 // V' comes from a triangular solve with all columns at once: the inverse and what it makes of K are not needed.
 // Multiply-adds per token: 3 dk dv + n (dk + dv).
 //
-// Backward, with dS' from the chunk after it, S from forward and V' computed again:
+// Backward, with dS' from the chunk after it, S and V' from forward:
 //   dV' = P^T dO + F K dS';  X = (I - A)^(-T) dV';  dV = B X
 //   D = (dO V'^T) . L;  M = -(X V'^T) . L below the diagonal
 //   dQ = E dO S^T + D K;  R = -E X S^T + M K;  W = F V' dS'^T + D^T Q + M^T B K;  dK = W + B R
 //   dbeta_i = x_i . v_i + k_i . r_i
 //   dG_i = q_i . dq_i - k_i . w_i + beta_i k_i . r_i, and <dS', S'> for the last token
 //   dS = e^{G_n} dS' + (E Q)^T dO - (E K)^T dV
-// Multiply-adds per token: 7 dk dv + n (3 dk + 2.5 dv).
+// Multiply-adds per token: 6 dk dv + n (3 dk + 2 dv).
 #if defined(OVQ_KERNELS_SIMD_GATED_DELTA_RULE_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef OVQ_KERNELS_SIMD_GATED_DELTA_RULE_INL_H_
 #undef OVQ_KERNELS_SIMD_GATED_DELTA_RULE_INL_H_
@@ -111,27 +111,33 @@ HWY_NOINLINE void delta_scores(const DeltaChunk& chunk, const DeltaScratch& x) {
   });
 }
 
-// Loads the chunk; V' from the state before it.
-HWY_NOINLINE void delta_written(const DeltaCall& call, const Run& sequence, int64_t head, const DeltaChunk& chunk,
-                                const float* state, const DeltaScratch& x, Ahead& ahead) {
+// q, k, k_t and the scores of a chunk
+HWY_NOINLINE void load_delta_chunk(const DeltaCall& call, const Run& sequence, int64_t head, const DeltaChunk& chunk,
+                                   const DeltaScratch& x) {
   const int64_t first = chunk.first, n = chunk.n;
   load_rows(series(call.q, sequence, head), first, n, x.key_dim, call.scale, x.q);
   load_rows(series(call.k, sequence, head), first, n, x.key_dim, 1.0f, x.k);
   transpose(x.k, x.keys, n, x.key_dim, x.k_t, kChunk);
   delta_scores(chunk, x);
+}
+
+// written <- V', from the state before the chunk
+HWY_NOINLINE void delta_written(const DeltaCall& call, const Run& sequence, int64_t head, const DeltaChunk& chunk,
+                                const float* state, const DeltaScratch& x, Ahead& ahead, float* written) {
+  const int64_t first = chunk.first, n = chunk.n;
   const Series<const float> v = series(call.v, sequence, head);
-  for (int64_t i = 0; i < n; ++i) load_row(v[first + i], x.value_dim, chunk.strength[i], x.written + i * x.values);
+  for (int64_t i = 0; i < n; ++i) load_row(v[first + i], x.value_dim, chunk.strength[i], written + i * x.values);
   // V' <- (I - A)^(-1) (B V - B E K S)
   scale_rows(x.k, x.keys, chunk.read_strength, n, x.keys, x.scaled);
   multiply({.rows = n,
             .columns = x.values,
-            .out = x.written,
+            .out = written,
             .out_stride = x.values,
             .first = rows_of(x.scaled, x.keys, state, x.stride, x.key_dim),
-            .start = x.written,
+            .start = written,
             .start_stride = x.values},
            ahead);
-  solve_unit({.n = n, .columns = x.values, .a = x.a, .a_stride = kChunk, .x = x.written, .x_stride = x.values});
+  solve_unit({.n = n, .columns = x.values, .a = x.a, .a_stride = kChunk, .x = written, .x_stride = x.values});
 }
 
 // What the chunk that begins with `first` will load, over two products.
@@ -147,16 +153,21 @@ HWY_INLINE void fetch_delta_chunk(const DeltaCall& call, const Run& sequence, in
 HWY_NOINLINE void delta_forward(const DeltaCall& call, const Piece& piece, int64_t head, float* memory) {
   const DeltaScratch x(call, memory, false);
   const Run& sequence = piece.sequence;
-  const int64_t matrix = x.key_dim * x.stride, chunks = chunks_of(sequence.length);
+  const int64_t matrix = call.borders.matrix(), chunks = chunks_of(sequence.length);
   float* const border = call.borders.of(piece, head);
   const auto state_at = [&](int64_t chunk) { return border != nullptr ? border + chunk * matrix : x.state; };
+  const auto written_at = [&](int64_t chunk) {
+    return border != nullptr ? border + chunk * matrix + x.key_dim * x.stride : x.written;
+  };
   Ahead ahead;
   load_state(call.state, piece.index, head, x.key_dim, x.value_dim, state_at(0));
   for (int64_t index = 0; index < chunks; ++index) {
     const DeltaChunk chunk(call, sequence, head, index * kChunk);
     const float* const state = state_at(index);
     fetch_delta_chunk(call, sequence, head, chunk.first + kChunk, x, ahead);
-    delta_written(call, sequence, head, chunk, state, x, ahead);
+    load_delta_chunk(call, sequence, head, chunk, x);
+    float* const written = written_at(index);
+    delta_written(call, sequence, head, chunk, state, x, ahead, written);
     // O <- E Q S + P V'
     scale_rows(x.q, x.keys, chunk.decays.from_start, chunk.n, x.keys, x.scaled);
     multiply({.rows = chunk.n,
@@ -164,7 +175,7 @@ HWY_NOINLINE void delta_forward(const DeltaCall& call, const Piece& piece, int64
               .out = x.o,
               .out_stride = x.values,
               .first = rows_of(x.scaled, x.keys, state, x.stride, x.key_dim),
-              .second = rows_of(x.scores, kChunk, x.written, x.values, chunk.n, Part::lower)},
+              .second = rows_of(x.scores, kChunk, written, x.values, chunk.n, Part::lower)},
              ahead);
     store_rows(x.o, chunk.n, x.value_dim, 1.0f, series(call.o, sequence, head), chunk.first);
     // S' <- e^{G_n} S + (F K)^T V'
@@ -173,7 +184,7 @@ HWY_NOINLINE void delta_forward(const DeltaCall& call, const Piece& piece, int64
               .columns = x.values,
               .out = state_at(index + 1),
               .out_stride = x.stride,
-              .first = columns_of(x.scaled, x.keys, x.written, x.values, chunk.n),
+              .first = columns_of(x.scaled, x.keys, written, x.values, chunk.n),
               .start = state,
               .start_stride = x.stride,
               .factor = chunk.decays.total});
@@ -182,7 +193,8 @@ HWY_NOINLINE void delta_forward(const DeltaCall& call, const Piece& piece, int64
 }
 
 // X in x.x; D in x.d_scores, M in x.d_a; dO in x.o, dS' in x.state.
-HWY_NOINLINE void delta_score_gradients(const DeltaChunk& chunk, const DeltaScratch& x, Ahead& ahead) {
+HWY_NOINLINE void delta_score_gradients(const DeltaChunk& chunk, const float* written, const DeltaScratch& x,
+                                        Ahead& ahead) {
   const Tag d;
   const int64_t n = chunk.n;
   // X <- (I - A)^(-T) (P^T dO + F K dS')
@@ -196,7 +208,7 @@ HWY_NOINLINE void delta_score_gradients(const DeltaChunk& chunk, const DeltaScra
            ahead);
   solve_unit(
       {.n = n, .columns = x.values, .a = x.a, .a_stride = kChunk, .x = x.x, .x_stride = x.values, .transposed = true});
-  transpose(x.written, x.values, n, x.value_dim, x.written_t, kChunk);
+  transpose(written, x.values, n, x.value_dim, x.written_t, kChunk);
   const auto product = [&](const float* left, float* out) HWY_ATTR {
     multiply({.rows = n,
               .columns = padded(n),
@@ -218,7 +230,8 @@ HWY_NOINLINE void delta_score_gradients(const DeltaChunk& chunk, const DeltaScra
 }
 
 // dQ, R and W in x.d_q, x.d_read and x.d_write.
-HWY_NOINLINE void delta_key_gradients(const DeltaChunk& chunk, const float* state, const DeltaScratch& x) {
+HWY_NOINLINE void delta_key_gradients(const DeltaChunk& chunk, const float* state, const float* written,
+                                      const DeltaScratch& x, Ahead& ahead) {
   const Tag d;
   const int64_t n = chunk.n;
   const float* const from_start = chunk.decays.from_start;
@@ -229,7 +242,8 @@ HWY_NOINLINE void delta_key_gradients(const DeltaChunk& chunk, const float* stat
             .out = x.d_q,
             .out_stride = x.keys,
             .first = rows_of(x.scaled_values, x.values, x.state_t, x.stride_t, x.value_dim),
-            .second = rows_of(x.d_scores, kChunk, x.k, x.keys, n, Part::lower)});
+            .second = rows_of(x.d_scores, kChunk, x.k, x.keys, n, Part::lower)},
+           ahead);
   for (int64_t i = 0; i < n; ++i) {
     const Vector factor = hn::Set(d, -from_start[i]);
     for (int64_t j = i * x.values; j < (i + 1) * x.values; j += kLanes) {
@@ -243,7 +257,7 @@ HWY_NOINLINE void delta_key_gradients(const DeltaChunk& chunk, const float* stat
             .first = rows_of(x.scaled_values, x.values, x.state_t, x.stride_t, x.value_dim),
             .second = rows_of(x.d_a, kChunk, x.k, x.keys, n, Part::lower)});
   transpose(x.state, x.stride, x.key_dim, x.value_dim, x.state_t, x.stride_t);
-  scale_rows(x.written, x.values, chunk.decays.to_end, n, x.values, x.scaled_values);
+  scale_rows(written, x.values, chunk.decays.to_end, n, x.values, x.scaled_values);
   scale_rows(x.k, x.keys, chunk.strength, n, x.keys, x.scaled);
   multiply({.rows = n,
             .columns = x.keys,
@@ -258,7 +272,7 @@ HWY_NOINLINE void delta_backward(const DeltaCall& call, const Piece& piece, int6
   const DeltaScratch x(call, memory, true);
   const Tag d;
   const Run& sequence = piece.sequence;
-  const int64_t matrix = x.key_dim * x.stride;
+  const int64_t matrix = call.borders.matrix();
   const float* const border = call.borders.of(piece, head);
   const Series<const float> v = series(call.v, sequence, head);
   const Series<float> d_k = series(call.d_k, sequence, head), d_v = series(call.d_v, sequence, head),
@@ -269,15 +283,17 @@ HWY_NOINLINE void delta_backward(const DeltaCall& call, const Piece& piece, int6
     const DeltaChunk chunk(call, sequence, head, index * kChunk);
     const int64_t first = chunk.first, n = chunk.n;
     const float *const state = border + index * matrix, *const next = state + matrix;
+    const float* const written = state + x.key_dim * x.stride;
     fetch_delta_chunk(call, sequence, head, first - kChunk, x, ahead);
     if (index > 0) {
       ahead.add(series(call.d_o, sequence, head), first - kChunk, kChunk, x.value_dim);
       ahead.add({state - matrix, x.stride}, 0, x.key_dim, x.value_dim);
+      ahead.add({written - matrix, x.values}, 0, kChunk, x.value_dim);
     }
-    delta_written(call, sequence, head, chunk, state, x, ahead);
+    load_delta_chunk(call, sequence, head, chunk, x);
     load_rows(series(call.d_o, sequence, head), first, n, x.value_dim, 1.0f, x.o);
-    delta_score_gradients(chunk, x, ahead);
-    delta_key_gradients(chunk, state, x);
+    delta_score_gradients(chunk, written, x, ahead);
+    delta_key_gradients(chunk, state, written, x, ahead);
 
     double d_sums[kChunk];
     for (int64_t i = 0; i < n; ++i) {

@@ -125,32 +125,61 @@ HWY_INLINE void weighted_scores(const float* left, const MesaChunk& chunk, int64
   }
 }
 
-// One step of conjugate gradients for one token: x and r move along p, whose next value goes to row `to`, as do r and
-// what the next product needs of p. Returns the next r . r.
-HWY_INLINE float conjugate_step(const MesaScratch& s, int64_t row, int64_t to, float norm, float from_start,
-                                float* solution) {
-  constexpr float kTiny = 1.17549435e-38f;
+// Conjugate gradients of the tokens of a chunk that have not converged, one per row.
+struct Conjugates {
+  int64_t active = 0;
+  int64_t index[kChunk];  // tokens
+  alignas(64) float norms[kChunk], next[kChunk], enough[kChunk], factors[kChunk];
+
+  // factors <- a / (b + tiny)
+  HWY_INLINE void divide(const float* a, const float* b) {
+    const Tag d;
+    const Vector tiny = hn::Set(d, 1.17549435e-38f);
+    for (int64_t i = 0; i < active; i += kLanes) {
+      hn::Store(hn::Div(hn::Load(d, a + i), hn::Add(hn::Load(d, b + i), tiny)), d, factors + i);
+    }
+  }
+};
+
+// x and r move along p. Several passes over the rows: in one, each row would wait for its own sums and quotients.
+HWY_NOINLINE void conjugate_step(const MesaScratch& s, const MesaChunk& chunk, Conjugates& c) {
   const Tag d;
   const int64_t keys = s.keys;
-  const float *const p = s.p + row * keys, *const ap = s.ap + row * keys, *const r = s.right + row * keys;
-  float *const next_p = s.p + to * keys, *const next_r = s.right + to * keys;
-  const Vector alpha = hn::Set(d, norm / (dot(p, ap, keys) + kTiny));
-  Vector sum = hn::Zero(d);
-  for (int64_t j = 0; j < keys; j += kLanes) {
-    hn::StoreU(hn::MulAdd(alpha, hn::LoadU(d, p + j), hn::LoadU(d, solution + j)), d, solution + j);
-    const Vector rest = hn::NegMulAdd(alpha, hn::LoadU(d, ap + j), hn::LoadU(d, r + j));
-    sum = hn::MulAdd(rest, rest, sum);
-    hn::StoreU(rest, d, next_r + j);
+  for (int64_t row = 0; row < c.active; ++row) c.next[row] = dot(s.p + row * keys, s.ap + row * keys, keys);
+  c.divide(c.norms, c.next);
+  for (int64_t row = 0; row < c.active; ++row) {
+    const Vector alpha = hn::Set(d, c.factors[row]);
+    const float *const p = s.p + row * keys, *const ap = s.ap + row * keys;
+    float *const r = s.right + row * keys, *const x = s.solution + c.index[row] * keys;
+    Vector sum = hn::Zero(d);
+    for (int64_t j = 0; j < keys; j += kLanes) {
+      hn::StoreU(hn::MulAdd(alpha, hn::LoadU(d, p + j), hn::LoadU(d, x + j)), d, x + j);
+      const Vector rest = hn::NegMulAdd(alpha, hn::LoadU(d, ap + j), hn::LoadU(d, r + j));
+      sum = hn::MulAdd(rest, rest, sum);
+      hn::StoreU(rest, d, r + j);
+    }
+    c.next[row] = hn::GetLane(hn::SumOfLanes(d, sum));
   }
-  const float next = hn::GetLane(hn::SumOfLanes(d, sum));
-  const Vector along = hn::Set(d, next / (norm + kTiny)), factor = hn::Set(d, from_start);
-  for (int64_t j = 0; j < keys; j += kLanes) {
-    const Vector direction = hn::MulAdd(along, hn::LoadU(d, p + j), hn::LoadU(d, next_r + j));
-    hn::StoreU(direction, d, next_p + j);
-    hn::StoreU(hn::Mul(factor, direction), d, s.scaled + to * keys + j);
-    hn::StoreU(hn::Mul(hn::LoadU(d, s.lambda + j), direction), d, s.start + to * keys + j);
+  c.divide(c.next, c.norms);
+  // The rows of tokens that go on move up.
+  int64_t to = 0;
+  for (int64_t row = 0; row < c.active; ++row) {
+    if (c.next[row] <= c.enough[row]) continue;
+    const Vector along = hn::Set(d, c.factors[row]);
+    const Vector factor = hn::Set(d, chunk.decays.from_start[c.index[row]]);
+    const float *const p = s.p + row * keys, *const r = s.right + row * keys;
+    for (int64_t j = 0; j < keys; j += kLanes) {
+      const Vector rest = hn::LoadU(d, r + j), direction = hn::MulAdd(along, hn::LoadU(d, p + j), rest);
+      hn::StoreU(rest, d, s.right + to * keys + j);
+      hn::StoreU(direction, d, s.p + to * keys + j);
+      hn::StoreU(hn::Mul(factor, direction), d, s.scaled + to * keys + j);
+      hn::StoreU(hn::Mul(hn::LoadU(d, s.lambda + j), direction), d, s.start + to * keys + j);
+    }
+    c.norms[to] = c.next[row];
+    c.enough[to] = c.enough[row];
+    c.index[to++] = c.index[row];
   }
-  return next;
+  c.active = to;
 }
 
 // s.solution <- solutions of the chunk's systems with the right sides s.right, which are lost. A token whose residual
@@ -158,29 +187,26 @@ HWY_INLINE float conjugate_step(const MesaScratch& s, int64_t row, int64_t to, f
 HWY_NOINLINE void solve_mesa(const MesaChunk& chunk, const float* state, int64_t iterations, const MesaScratch& s) {
   constexpr float kDone = 1.1920929e-7f;
   const int64_t n = chunk.n, keys = s.keys;
-  int64_t index[kChunk];
-  float norms[kChunk], enough[kChunk];
+  Conjugates c;
   std::memset(s.solution, 0, n * keys * sizeof(float));
-  int64_t active = 0;
   for (int64_t i = 0; i < n; ++i) {
     const float* const right = s.right + i * keys;
     const float norm = dot(right, right, keys);
     if (norm <= 0.0f) continue;
-    norms[active] = norm;
-    enough[active] = kDone * kDone * norm;
-    index[active] = i;
-    float* const r = s.right + active * keys;
+    const int64_t row = c.active++;
+    c.norms[row] = norm;
+    c.enough[row] = kDone * kDone * norm;
+    c.index[row] = i;
     for (int64_t j = 0; j < keys; ++j) {
       const float value = right[j];
-      r[j] = s.p[active * keys + j] = value;
-      s.scaled[active * keys + j] = chunk.decays.from_start[i] * value;
-      s.start[active * keys + j] = s.lambda[j] * value;
+      s.right[row * keys + j] = s.p[row * keys + j] = value;
+      s.scaled[row * keys + j] = chunk.decays.from_start[i] * value;
+      s.start[row * keys + j] = s.lambda[j] * value;
     }
-    ++active;
   }
-  for (int64_t iteration = 0; iteration < iterations && active > 0; ++iteration) {
-    weighted_scores(s.p, chunk, active, index, s);
-    multiply({.rows = active,
+  for (int64_t iteration = 0; iteration < iterations && c.active > 0; ++iteration) {
+    weighted_scores(s.p, chunk, c.active, c.index, s);
+    multiply({.rows = c.active,
               .columns = keys,
               .out = s.ap,
               .out_stride = keys,
@@ -188,20 +214,8 @@ HWY_NOINLINE void solve_mesa(const MesaChunk& chunk, const float* state, int64_t
               .second = rows_of(s.scores, kChunk, s.k, keys, n, Part::lower),
               .start = s.start,
               .start_stride = keys,
-              .index = index});
-    int64_t left = 0;
-    for (int64_t row = 0; row < active; ++row) {
-      const int64_t token = index[row];
-      const float limit = enough[row];
-      const float norm =
-          conjugate_step(s, row, left, norms[row], chunk.decays.from_start[token], s.solution + token * keys);
-      if (norm <= limit) continue;
-      norms[left] = norm;
-      enough[left] = limit;
-      index[left] = token;
-      ++left;
-    }
-    active = left;
+              .index = c.index});
+    conjugate_step(s, chunk, c);
   }
 }
 

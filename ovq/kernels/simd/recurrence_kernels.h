@@ -55,8 +55,9 @@ struct Piece {
 struct Borders {
   float* data = nullptr;  // nullptr: not wanted
   int64_t heads = 0, key_dim = 0, columns = 0;
+  int64_t more = 0;  // floats behind each matrix for what else forward leaves of the chunk after it
 
-  int64_t matrix() const { return key_dim * state_stride(columns); }
+  int64_t matrix() const { return key_dim * state_stride(columns) + more; }
   float* of(const Piece& piece, int64_t head) const {
     const int64_t count = chunks_of(piece.sequence.length) + 1;
     return data == nullptr ? nullptr : data + (piece.first_border * heads + head * count) * matrix();
@@ -108,7 +109,7 @@ struct LinearCall {
 };
 
 // The gated delta rule of one head (see gated_delta_rule.h).
-struct DeltaCall {
+struct DeltaCall {               // behind the states of `borders` lie V' of the chunks, [kChunk, padded(dv)]
   Strided<const float> q, k;     // [B, T, H, dk]
   Strided<const float> v;        // [B, T, H, dv]
   Strided<const float> g, beta;  // [B, T, H, 1]
