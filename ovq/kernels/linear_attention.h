@@ -24,8 +24,8 @@ struct LinearAttentionInputs {
 };
 
 struct LinearAttentionOutputs {
-  View<float> o;           // [B, T, H, dv]
-  View<float> state;       // after the last tokens, [sequences, dk, H, dv]; may be the inputs' state; absent: not wanted
+  View<float> o;      // [B, T, H, dv]
+  View<float> state;  // after the last tokens, [sequences, dk, H, dv]; may be the inputs' state; absent: not wanted
   std::span<float> saved;  // for backward, as many as saved_floats() says; empty: not wanted
 };
 
@@ -41,8 +41,7 @@ int64_t saved_floats(const LinearAttentionInputs& inputs);
 void linear_attention_forward(const LinearAttentionInputs& inputs, const LinearAttentionOutputs& outputs);
 
 // Gradients of sum(o * d_o) + sum(state * d_state); d_state may be absent.
-void linear_attention_backward(const LinearAttentionInputs& inputs, std::span<const float> saved,
-                               View<const float> d_o, View<const float> d_state,
-                               const LinearAttentionGradients& gradients);
+void linear_attention_backward(const LinearAttentionInputs& inputs, std::span<const float> saved, View<const float> d_o,
+                               View<const float> d_state, const LinearAttentionGradients& gradients);
 
 }  // namespace ovq::kernels

@@ -21,8 +21,8 @@ struct MesaInputs {
   View<const float> g, beta;      // [B, T, H, 1]: log decays, at most 0; strengths, at least 0
   std::span<const float> lambda;  // [H, dk], positive
   int64_t iterations = 30;
-  // [H | G] before the first token of each sequence, [sequences, dk, H, dk + dv]; absent: zeros. H is symmetric; where it
-  // is not, H^T stands in place of H.
+  // [H | G] before the first token of each sequence, [sequences, dk, H, dk + dv]; absent: zeros. H is symmetric; where
+  // it is not, H^T stands in place of H.
   View<const float> state;
   // Packed sequences: B = 1 and sequence s holds the tokens cu_seqlens[s] ... cu_seqlens[s + 1] - 1. Empty: not packed.
   std::span<const int64_t> cu_seqlens;

@@ -128,7 +128,8 @@ HWY_INLINE double state_dot(const float* a, const float* b, int64_t rows, int64_
 
 // Brings rows of the next chunk into L2 while this one is computed, a share of them with every call. Fetched all at
 // once, they would exceed the misses that a core can have under way. On a Xeon whose last-level cache holds the tensors
-// (260 MB) it made no difference: 62.6 against 63.4 ms forward, 162 against 161 ms backward (gated delta rule, T 16384).
+// (260 MB) it made no difference: 62.6 against 63.4 ms forward, 162 against 161 ms backward (gated delta rule, T
+// 16384).
 class Ahead {
  public:
   // Rows that are added from now on are fetched by that many calls.
