@@ -4,6 +4,7 @@
 
 #include "bench/check.h"
 #include "bench/ops_problem.h"
+#include "bench/recurrence_cases.h"
 #include "bench/torch_memory.h"
 #include "ovq/ops/torch.h"
 
@@ -84,6 +85,7 @@ OpsReport run_ops(const BenchOptions& options) {
     result.name = job.name();
     report.cases.push_back(result);
   }
+  for (const OpsCase& result : run_recurrences(options)) report.cases.push_back(result);
   report.bystander_cores = bystanders.busy_cores();
   report.seconds = seconds_since(start);
   return report;

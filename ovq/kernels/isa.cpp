@@ -7,8 +7,14 @@
 #include "hwy/targets.h"
 #include "ovq/base/error.h"
 #include "ovq/kernels/simd/read_kernels.h"
+#include "ovq/kernels/simd/recurrence_kernels.h"
 
 namespace ovq::kernels {
+
+namespace recurrence {
+const RecurrenceKernels& recurrence_kernels_of(int64_t target);
+}
+
 namespace detail {
 
 int64_t compiled_targets();
@@ -17,6 +23,7 @@ const ReadKernels& kernels_of(int64_t target);
 namespace {
 
 std::atomic<const ReadKernels*> selected{nullptr};
+std::atomic<const recurrence::RecurrenceKernels*> selected_recurrences{nullptr};
 
 std::vector<int64_t> targets() {
   std::vector<int64_t> result;
@@ -27,30 +34,40 @@ std::vector<int64_t> targets() {
   return result;
 }
 
-const ReadKernels& find(std::string_view name) {
+void select(std::string_view name) {
   static std::mutex mutex;  // The look-up goes through Highway's process-wide choice.
   const std::lock_guard lock(mutex);
   std::string known;
   for (const int64_t target : targets()) {
-    if (name.empty() || name == hwy::TargetName(target)) return kernels_of(target);
+    if (name.empty() || name == hwy::TargetName(target)) {
+      selected_recurrences.store(&recurrence::recurrence_kernels_of(target), std::memory_order_release);
+      selected.store(&kernels_of(target), std::memory_order_release);
+      return;
+    }
     known += (known.empty() ? "" : ", ") + std::string(hwy::TargetName(target));
   }
   fail("isa", "no instruction set '", name, "'; this machine has ", known);
 }
 
-}  // namespace
-
-const ReadKernels& read_kernels() {
-  const ReadKernels* kernels = selected.load(std::memory_order_acquire);
-  if (kernels == nullptr) {
+// What has been selected; by default what OVQ_ISA says.
+template <class Kernels>
+const Kernels& loaded(const std::atomic<const Kernels*>& kernels) {
+  if (kernels.load(std::memory_order_acquire) == nullptr) {
     const char* name = std::getenv("OVQ_ISA");
-    kernels = &find(name == nullptr ? "" : name);
-    selected.store(kernels, std::memory_order_release);
+    select(name == nullptr ? "" : name);
   }
-  return *kernels;
+  return *kernels.load(std::memory_order_acquire);
 }
 
+}  // namespace
+
+const ReadKernels& read_kernels() { return loaded(selected); }
+
 }  // namespace detail
+
+const recurrence::RecurrenceKernels& recurrence::recurrence_kernels() {
+  return detail::loaded(detail::selected_recurrences);
+}
 
 std::string isa() { return detail::read_kernels().isa; }
 
@@ -60,6 +77,6 @@ std::vector<std::string> available_isas() {
   return names;
 }
 
-void select_isa(std::string_view name) { detail::selected.store(&detail::find(name), std::memory_order_release); }
+void select_isa(std::string_view name) { detail::select(name); }
 
 }  // namespace ovq::kernels

@@ -4,7 +4,6 @@
 
 #include "ovq/base/error.h"
 #include "ovq/nn/replaced.h"
-#include "ovq/ops/short_convolution.h"
 
 namespace ovq::nn {
 namespace {
@@ -25,9 +24,12 @@ ShortConvolutionImpl::ShortConvolutionImpl(const ShortConvolutionOptions& option
 
 Tensor ShortConvolutionImpl::convolved(const Tensor& x, const Tensor& before, const OptionalTensor& cu_seqlens) const {
   if (const PartCall* call = call_of(*this)) return (*call)(x, before, cu_seqlens);
-  const Tensor y = ops::short_convolution(
-      {.x = x, .weight = current(weight), .bias = current(bias), .before = before, .cu_seqlens = cu_seqlens});
-  return options_.activation == Activation::silu ? at::silu(y) : y;
+  return ops::short_convolution({.x = x,
+                                 .weight = current(weight),
+                                 .bias = current(bias),
+                                 .before = before,
+                                 .cu_seqlens = cu_seqlens,
+                                 .activation = options_.activation});
 }
 
 Tensor ShortConvolutionImpl::forward(const Tensor& x, const OptionalTensor& cu_seqlens) {

@@ -1,13 +1,14 @@
 // ops::short_convolution as a layer, with an activation behind it and the inputs that a state carries before it.
 #pragma once
 
+#include "ovq/ops/short_convolution.h"
 #include "ovq/ops/torch.h"
 
 namespace ovq::nn {
 
 using OptionalTensor = c10::optional<at::Tensor>;
 
-enum class Activation { none, silu };
+using ops::Activation;
 
 struct ShortConvolutionOptions {
   int64_t channels = 0;

@@ -3,9 +3,12 @@
 #include <cmath>
 #include <vector>
 
+#include "ovq/kernels/gated_delta_rule.h"
 #include "ovq/ops/chunks.h"
 #include "ovq/ops/cpu_loops.h"
 #include "ovq/ops/inputs.h"
+#include "ovq/ops/output_memory.h"
+#include "ovq/ops/tensor_view.h"
 
 namespace ovq::ops {
 namespace {
@@ -196,6 +199,70 @@ class GatedDeltaRuleFunction : public torch::autograd::Function<GatedDeltaRuleFu
   }
 };
 
+kernels::GatedDeltaRuleInputs delta_views(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& g,
+                                          const Tensor& beta, const Tensor& state) {
+  return {.q = view_of(q),
+          .k = view_of(k),
+          .v = view_of(v),
+          .g = gate_view_of(g),
+          .beta = gate_view_of(beta),
+          .scale = static_cast<float>(1 / std::sqrt(static_cast<double>(q.size(3)))),
+          .state = state_view_of(state)};
+}
+
+class FusedGatedDeltaRule : public torch::autograd::Function<FusedGatedDeltaRule> {
+ public:
+  static variable_list forward(AutogradContext* context, const Tensor& q, const Tensor& k, const Tensor& v,
+                               const Tensor& g, const Tensor& beta, const Tensor& state) {
+    RECORD_USER_SCOPE("ovq::gated_delta_rule_forward");
+    use_torch_threads();
+    const kernels::GatedDeltaRuleInputs in = delta_views(q, k, v, g, beta, state);
+    const Tensor o = empty_output(v.sizes()), after = at::empty(state.sizes(), state.options());
+    const Tensor saved = empty_output({kernels::saved_floats(in)});
+    kernels::gated_delta_rule_forward(in, {.o = view_of(o), .state = state_view_of(after), .saved = span_of(saved)});
+    context->save_for_backward({q, k, v, g, beta, state, saved});
+    context->saved_data["d_state"] = state.requires_grad();
+    context->set_materialize_grads(false);
+    return {o, after};
+  }
+
+  static variable_list backward(AutogradContext* context, variable_list gradients) {
+    RECORD_USER_SCOPE("ovq::gated_delta_rule_backward");
+    use_torch_threads();
+    const variable_list s = context->get_saved_variables();
+    const Tensor &q = s[0], &k = s[1], &v = s[2], &g = s[3], &beta = s[4], &state = s[5], &saved = s[6];
+    const Tensor d_o = gradients[0].defined() ? with_contiguous_rows(gradients[0]) : at::zeros(v.sizes(), v.options());
+    const Tensor d_after = gradients[1].defined() ? with_contiguous_rows(gradients[1]) : Tensor();
+    const Tensor d_q = empty_output(q.sizes()), d_k = empty_output(k.sizes()), d_v = empty_output(v.sizes());
+    const Tensor d_g = at::empty(g.sizes(), g.options()), d_beta = at::empty(g.sizes(), g.options());
+    const Tensor d_state =
+        context->saved_data["d_state"].toBool() ? at::empty(state.sizes(), state.options()) : Tensor();
+    kernels::gated_delta_rule_backward(delta_views(q, k, v, g, beta, state), span_of(saved), view_of(d_o),
+                                       optional_state_view_of(d_after),
+                                       {.d_q = view_of(d_q),
+                                        .d_k = view_of(d_k),
+                                        .d_v = view_of(d_v),
+                                        .d_g = gate_view_of(d_g),
+                                        .d_beta = gate_view_of(d_beta),
+                                        .d_state = optional_state_view_of(d_state)});
+    return once_differentiable(kGatedDeltaRule, {d_q, d_k, d_v, d_g, d_beta, d_state});
+  }
+};
+
+RecurrenceResult fused_gated_delta_rule(const GatedDeltaRuleInputs& in) {
+  const Tensor q = with_contiguous_rows(in.q), k = with_contiguous_rows(in.k), v = with_contiguous_rows(in.v);
+  const Tensor state = with_contiguous_rows(in.state);
+  if (any_requires_grad({q, k, v, in.g, in.beta, state})) {
+    const variable_list outputs = FusedGatedDeltaRule::apply(q, k, v, in.g, in.beta, state);
+    return {.o = outputs[0], .state = outputs[1]};
+  }
+  use_torch_threads();
+  const RecurrenceResult result{.o = empty_output(v.sizes()), .state = next_state(q, state)};
+  kernels::gated_delta_rule_forward(delta_views(q, k, v, in.g, in.beta, state),
+                                    {.o = view_of(result.o), .state = state_view_of(result.state), .saved = {}});
+  return result;
+}
+
 GatedDeltaRuleInputs prepare(const GatedDeltaRuleInputs& in) {
   check_recurrence(kGatedDeltaRule, in.q, in.k, in.v, in.state, in.chunk);
   check_gate(kGatedDeltaRule, "g", in.g, in.q);
@@ -227,6 +294,8 @@ RecurrenceResult gated_delta_rule(const GatedDeltaRuleInputs& inputs) {
   RecurrenceResult result;
   if (in.q.numel() == 0 || in.v.numel() == 0 || in.q.is_meta()) {
     result = {.o = at::zeros_like(in.v), .state = in.state};
+  } else if (runs_fused(kGatedDeltaRule, in.q)) {
+    result = fused_gated_delta_rule(in);
   } else if (decodes(in.q)) {
     result = step(in);
   } else {

@@ -3,8 +3,11 @@
 #include <cmath>
 #include <vector>
 
+#include "ovq/kernels/linear_attention.h"
 #include "ovq/ops/chunked_linear.h"
 #include "ovq/ops/inputs.h"
+#include "ovq/ops/output_memory.h"
+#include "ovq/ops/tensor_view.h"
 
 namespace ovq::ops {
 namespace {
@@ -53,10 +56,73 @@ class LinearAttentionFunction : public torch::autograd::Function<LinearAttention
   }
 };
 
+kernels::LinearAttentionInputs linear_views(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& g,
+                                            const Tensor& state, double scale) {
+  return {.q = view_of(q),
+          .k = view_of(k),
+          .v = view_of(v),
+          .g = gate_view_of(g),
+          .scale = static_cast<float>(scale),
+          .state = state_view_of(state)};
+}
+
+class FusedLinearAttention : public torch::autograd::Function<FusedLinearAttention> {
+ public:
+  static variable_list forward(AutogradContext* context, const Tensor& q, const Tensor& k, const Tensor& v,
+                               const Tensor& g, const Tensor& state, double scale) {
+    RECORD_USER_SCOPE("ovq::linear_attention_forward");
+    use_torch_threads();
+    const kernels::LinearAttentionInputs in = linear_views(q, k, v, g, state, scale);
+    const Tensor o = empty_output(v.sizes()), after = at::empty(state.sizes(), state.options());
+    const Tensor saved = empty_output({kernels::saved_floats(in)});
+    kernels::linear_attention_forward(in, {.o = view_of(o), .state = state_view_of(after), .saved = span_of(saved)});
+    context->save_for_backward({q, k, v, g, state, saved});
+    context->saved_data["scale"] = scale;
+    context->saved_data["d_state"] = state.requires_grad();
+    context->set_materialize_grads(false);
+    return {o, after};
+  }
+
+  static variable_list backward(AutogradContext* context, variable_list gradients) {
+    RECORD_USER_SCOPE("ovq::linear_attention_backward");
+    use_torch_threads();
+    const variable_list s = context->get_saved_variables();
+    const Tensor &q = s[0], &k = s[1], &v = s[2], &g = s[3], &state = s[4], &saved = s[5];
+    const Tensor d_o = gradients[0].defined() ? with_contiguous_rows(gradients[0]) : at::zeros(v.sizes(), v.options());
+    const Tensor d_after = gradients[1].defined() ? with_contiguous_rows(gradients[1]) : Tensor();
+    const Tensor d_q = empty_output(q.sizes()), d_k = empty_output(k.sizes()), d_v = empty_output(v.sizes());
+    const Tensor d_g = at::empty(g.sizes(), g.options());
+    const Tensor d_state =
+        context->saved_data["d_state"].toBool() ? at::empty(state.sizes(), state.options()) : Tensor();
+    kernels::linear_attention_backward(linear_views(q, k, v, g, state, context->saved_data["scale"].toDouble()),
+                                       span_of(saved), view_of(d_o), optional_state_view_of(d_after),
+                                       {.d_q = view_of(d_q),
+                                        .d_k = view_of(d_k),
+                                        .d_v = view_of(d_v),
+                                        .d_g = gate_view_of(d_g),
+                                        .d_state = optional_state_view_of(d_state)});
+    return once_differentiable(kLinearAttention, {d_q, d_k, d_v, d_g, d_state, Tensor()});
+  }
+};
+
 struct Prepared {
   Tensor q, k, v, g, state;
   double scale;
 };
+
+RecurrenceResult fused_linear_attention(const Prepared& in) {
+  const Tensor q = with_contiguous_rows(in.q), k = with_contiguous_rows(in.k), v = with_contiguous_rows(in.v);
+  const Tensor state = with_contiguous_rows(in.state);
+  if (any_requires_grad({q, k, v, in.g, state})) {
+    const variable_list outputs = FusedLinearAttention::apply(q, k, v, in.g, state, in.scale);
+    return {.o = outputs[0], .state = outputs[1]};
+  }
+  use_torch_threads();
+  const RecurrenceResult result{.o = empty_output(v.sizes()), .state = next_state(q, state)};
+  kernels::linear_attention_forward(linear_views(q, k, v, in.g, state, in.scale),
+                                    {.o = view_of(result.o), .state = state_view_of(result.state), .saved = {}});
+  return result;
+}
 
 Prepared prepare(const LinearAttentionInputs& in) {
   check_recurrence(kLinearAttention, in.q, in.k, in.v, in.state, in.chunk);
@@ -88,6 +154,8 @@ RecurrenceResult linear_attention(const LinearAttentionInputs& inputs) {
   RecurrenceResult result;
   if (in.q.numel() == 0 || in.v.numel() == 0) {
     result = {.o = at::zeros_like(in.v), .state = in.state};
+  } else if (runs_fused(kLinearAttention, in.q)) {
+    result = fused_linear_attention(in);
   } else if (decodes(in.q)) {
     result = step(in);
   } else {

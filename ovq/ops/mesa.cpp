@@ -1,11 +1,15 @@
 #include "ovq/ops/mesa.h"
 
+#include <array>
 #include <limits>
 #include <vector>
 
+#include "ovq/kernels/mesa.h"
 #include "ovq/ops/chunked_linear.h"
 #include "ovq/ops/cpu_loops.h"
 #include "ovq/ops/inputs.h"
+#include "ovq/ops/output_memory.h"
+#include "ovq/ops/tensor_view.h"
 
 namespace ovq::ops {
 namespace {
@@ -187,6 +191,81 @@ class MesaFunction : public torch::autograd::Function<MesaFunction> {
   }
 };
 
+// Tensors that the kernels take: q, k, v, g, beta, lambda and the state.
+using MesaTensors = std::array<Tensor, 7>;
+
+kernels::MesaInputs mesa_views(const MesaTensors& t, int64_t iterations) {
+  const auto& [q, k, v, g, beta, lambda, state] = t;
+  return {.q = view_of(q),
+          .k = view_of(k),
+          .v = view_of(v),
+          .g = gate_view_of(g),
+          .beta = gate_view_of(beta),
+          .lambda = span_of(lambda),
+          .iterations = iterations,
+          .state = state_view_of(state)};
+}
+
+class FusedMesa : public torch::autograd::Function<FusedMesa> {
+ public:
+  static variable_list forward(AutogradContext* context, const Tensor& q, const Tensor& k, const Tensor& v,
+                               const Tensor& g, const Tensor& beta, const Tensor& lambda, const Tensor& state,
+                               int64_t iterations) {
+    RECORD_USER_SCOPE("ovq::mesa_forward");
+    use_torch_threads();
+    const kernels::MesaInputs in = mesa_views({q, k, v, g, beta, lambda, state}, iterations);
+    const Tensor o = empty_output(v.sizes()), solution = empty_output(q.sizes());
+    const Tensor after = at::empty(state.sizes(), state.options()), saved = empty_output({kernels::saved_floats(in)});
+    kernels::mesa_forward(
+        in, {.o = view_of(o), .solution = view_of(solution), .state = state_view_of(after), .saved = span_of(saved)});
+    context->save_for_backward({q, k, v, g, beta, lambda, state, solution, saved});
+    context->saved_data["iterations"] = iterations;
+    context->saved_data["d_state"] = state.requires_grad();
+    context->set_materialize_grads(false);
+    return {o, after};
+  }
+
+  static variable_list backward(AutogradContext* context, variable_list gradients) {
+    RECORD_USER_SCOPE("ovq::mesa_backward");
+    use_torch_threads();
+    const variable_list s = context->get_saved_variables();
+    const MesaTensors tensors{s[0], s[1], s[2], s[3], s[4], s[5], s[6]};
+    const auto& [q, k, v, g, beta, lambda, state] = tensors;
+    const Tensor d_o = gradients[0].defined() ? with_contiguous_rows(gradients[0]) : at::zeros(v.sizes(), v.options());
+    const Tensor d_after = gradients[1].defined() ? with_contiguous_rows(gradients[1]) : Tensor();
+    const Tensor d_q = empty_output(q.sizes()), d_k = empty_output(k.sizes()), d_v = empty_output(v.sizes());
+    const Tensor d_g = at::empty(g.sizes(), g.options()), d_beta = at::empty(g.sizes(), g.options());
+    const Tensor d_lambda = at::empty(lambda.sizes(), lambda.options());
+    const Tensor d_state =
+        context->saved_data["d_state"].toBool() ? at::empty(state.sizes(), state.options()) : Tensor();
+    kernels::mesa_backward(mesa_views(tensors, context->saved_data["iterations"].toInt()),
+                           {.solution = view_of(s[7]), .states = span_of(s[8])}, view_of(d_o),
+                           optional_state_view_of(d_after),
+                           {.d_q = view_of(d_q),
+                            .d_k = view_of(d_k),
+                            .d_v = view_of(d_v),
+                            .d_g = gate_view_of(d_g),
+                            .d_beta = gate_view_of(d_beta),
+                            .d_lambda = span_of(d_lambda),
+                            .d_state = optional_state_view_of(d_state)});
+    return once_differentiable(kMesa, {d_q, d_k, d_v, d_g, d_beta, d_lambda, d_state, Tensor()});
+  }
+};
+
+RecurrenceResult fused_mesa(const MesaInputs& in) {
+  const Tensor q = with_contiguous_rows(in.q), k = with_contiguous_rows(in.k), v = with_contiguous_rows(in.v);
+  const Tensor lambda = in.lambda.contiguous(), state = with_contiguous_rows(in.state);
+  if (any_requires_grad({q, k, v, in.g, in.beta, lambda, state})) {
+    const variable_list outputs = FusedMesa::apply(q, k, v, in.g, in.beta, lambda, state, in.iterations);
+    return {.o = outputs[0], .state = outputs[1]};
+  }
+  use_torch_threads();
+  const RecurrenceResult result{.o = empty_output(v.sizes()), .state = next_state(q, state)};
+  kernels::mesa_forward(mesa_views({q, k, v, in.g, in.beta, lambda, state}, in.iterations),
+                        {.o = view_of(result.o), .solution = {}, .state = state_view_of(result.state), .saved = {}});
+  return result;
+}
+
 MesaInputs prepare(const MesaInputs& in) {
   check_recurrence(kMesa, in.q, in.k, in.v, {}, in.chunk);
   check_gate(kMesa, "g", in.g, in.q);
@@ -216,6 +295,11 @@ MesaInputs prepare(const MesaInputs& in) {
 RecurrenceResult mesa(const MesaInputs& inputs) {
   const MesaInputs in = prepare(inputs);
   if (in.q.numel() == 0 || in.v.numel() == 0 || !has_loops(in.q)) return mesa_recurrent(inputs);
+  if (runs_fused(kMesa, in.q)) {
+    RecurrenceResult result = fused_mesa(in);
+    result.o = result.o.to(inputs.q.scalar_type());
+    return result;
+  }
   const variable_list outputs =
       MesaFunction::apply(in.q, in.k, in.v, in.g, in.beta, in.lambda, in.state, in.iterations, in.chunk);
   return {.o = outputs[0].to(inputs.q.scalar_type()), .state = outputs[1]};

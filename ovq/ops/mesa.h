@@ -23,7 +23,8 @@ struct MesaInputs {
   int64_t chunk = 64;
 };
 
-// By chunks. The state is [H | G]; H is symmetric, but where it is not, H^T stands in place of H.
+// By chunks; without gradients one token overwrites `state` by the one returned. The state is [H | G]; H is symmetric,
+// but where it is not, H^T stands in place of H.
 RecurrenceResult mesa(const MesaInputs& inputs);
 
 // Token by token, with exact solves.

@@ -1,7 +1,12 @@
 // What the linear recurrences have in common: results, checks, dtypes, states.
 #pragma once
 
+#include <algorithm>
+#include <initializer_list>
+
 #include "ovq/base/error.h"
+#include "ovq/kernels/view.h"
+#include "ovq/ops/backend.h"
 #include "ovq/ops/torch.h"
 
 namespace ovq::ops {
@@ -43,10 +48,35 @@ inline at::Tensor restarted(const at::Tensor& g, const at::Tensor& starts) {
   return starts.defined() ? g.index_fill(1, starts.to(at::kLong), -1000.0) : g;
 }
 
+// Whether the kernels compute a call whose tensors, prepared, are of this kind.
+inline bool runs_fused(const char* op, const at::Tensor& x) {
+  const bool kernels = x.is_cpu() && x.scalar_type() == at::kFloat;
+  const Backend backend = resolved(Backend::automatic);
+  check(kernels || backend != Backend::fused, op, "backend is 'fused'; the input is ", c10::toString(x.scalar_type()),
+        " on ", x.device().str(), ", and there are kernels for float32, bfloat16 and half on the CPU only");
+  return kernels && backend != Backend::composed;
+}
+
+// A gate [B, T, H] for the kernels
+inline kernels::View<float> gate_view_of(const at::Tensor& x) {
+  return {x.data_ptr<float>(), x.size(0), x.size(1), x.size(2), 1, x.stride(0), x.stride(1), x.stride(2)};
+}
+
+inline bool any_requires_grad(std::initializer_list<at::Tensor> tensors) {
+  if (!at::GradMode::is_enabled()) return false;
+  return std::any_of(tensors.begin(), tensors.end(), [](const at::Tensor& x) { return x.requires_grad(); });
+}
+
 // One token and nothing to differentiate: the formula itself is the fastest way.
 inline bool decodes(const at::Tensor& q) { return q.size(1) == 1 && !at::GradMode::is_enabled(); }
 
 // In decode states move on in place; those that belong to a graph do not.
 inline at::Tensor writable(const at::Tensor& state) { return state.requires_grad() ? state.detach().clone() : state; }
+
+// Where the kernels put the state after the last token: in decode over the one before it.
+inline at::Tensor next_state(const at::Tensor& q, const at::Tensor& state) {
+  return decodes(q) && !state.requires_grad() && state.is_contiguous() ? state
+                                                                       : at::empty(state.sizes(), state.options());
+}
 
 }  // namespace ovq::ops

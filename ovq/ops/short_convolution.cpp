@@ -1,10 +1,14 @@
 #include "ovq/ops/short_convolution.h"
 
+#include <span>
 #include <vector>
 
+#include "ovq/kernels/short_convolution.h"
 #include "ovq/ops/cpu_loops.h"
 #include "ovq/ops/inputs.h"
+#include "ovq/ops/output_memory.h"
 #include "ovq/ops/packed.h"
+#include "ovq/ops/recurrence.h"
 #include "ovq/ops/tensor_view.h"
 
 namespace ovq::ops {
@@ -150,6 +154,71 @@ class ShortConvolutionFunction : public torch::autograd::Function<ShortConvoluti
   }
 };
 
+// [B, T, C] with contiguous rows; undefined: absent
+kernels::View<float> channels_view_of(const Tensor& x) {
+  if (!x.defined()) return {};
+  return {x.data_ptr<float>(), x.size(0), x.size(1), 1, x.size(2), x.stride(0), x.stride(1), 0};
+}
+
+struct ConvolutionTensors {
+  Tensor x, taps, bias, before;  // the last two may be undefined
+  bool silu;
+  std::vector<int64_t> cu_seqlens;
+
+  kernels::ShortConvolutionInputs views() const {
+    return {.x = channels_view_of(x),
+            .taps = span_of(taps),
+            .bias = bias.defined() ? span_of(bias) : std::span<float>(),
+            .before = channels_view_of(before),
+            .silu = silu,
+            .cu_seqlens = cu_seqlens};
+  }
+};
+
+class FusedShortConvolution : public torch::autograd::Function<FusedShortConvolution> {
+ public:
+  static Tensor forward(AutogradContext* context, const Tensor& x_any, const Tensor& weight,
+                        const c10::optional<Tensor>& bias_any, const c10::optional<Tensor>& before_any, bool silu,
+                        const std::vector<int64_t>& cu_seqlens) {
+    RECORD_USER_SCOPE("ovq::short_convolution_forward");
+    use_torch_threads();
+    const ConvolutionTensors in{.x = with_contiguous_rows(x_any),
+                                .taps = weight.t().contiguous(),
+                                .bias = bias_any ? bias_any->contiguous() : Tensor(),
+                                .before = before_any ? with_contiguous_rows(*before_any) : Tensor(),
+                                .silu = silu,
+                                .cu_seqlens = cu_seqlens};
+    const Tensor y = empty_output(in.x.sizes());
+    kernels::short_convolution_forward(in.views(), channels_view_of(y));
+    context->save_for_backward({in.x, in.taps, in.bias, in.before});
+    context->saved_data["silu"] = silu;
+    context->saved_data["cu_seqlens"] = cu_seqlens;
+    return y;
+  }
+
+  static variable_list backward(AutogradContext* context, variable_list gradients) {
+    RECORD_USER_SCOPE("ovq::short_convolution_backward");
+    use_torch_threads();
+    const variable_list saved = context->get_saved_variables();
+    const ConvolutionTensors in{.x = saved[0],
+                                .taps = saved[1],
+                                .bias = saved[2],
+                                .before = saved[3],
+                                .silu = context->saved_data["silu"].toBool(),
+                                .cu_seqlens = context->saved_data["cu_seqlens"].toIntVector()};
+    const Tensor d_y = with_contiguous_rows(gradients[0]), d_x = empty_output(in.x.sizes());
+    const Tensor d_taps = at::empty(in.taps.sizes(), in.taps.options());
+    const Tensor d_bias = in.bias.defined() ? at::empty(in.bias.sizes(), in.bias.options()) : Tensor();
+    const Tensor d_before = in.before.defined() ? at::empty(in.before.sizes(), in.x.options()) : Tensor();
+    kernels::short_convolution_backward(in.views(), channels_view_of(d_y),
+                                        {.d_x = channels_view_of(d_x),
+                                         .d_taps = span_of(d_taps),
+                                         .d_bias = d_bias.defined() ? span_of(d_bias) : std::span<float>(),
+                                         .d_before = channels_view_of(d_before)});
+    return once_differentiable(kShortConvolution, {d_x, d_taps.t(), d_bias, d_before, Tensor(), Tensor()});
+  }
+};
+
 // For autograd functions, which take no undefined tensors.
 c10::optional<Tensor> optional(const Tensor& x) { return x.defined() ? c10::optional<Tensor>(x) : c10::nullopt; }
 
@@ -166,7 +235,7 @@ Tensor plain_convolution(const Tensor& x, const Tensor& weight, const Tensor& bi
 }  // namespace
 
 Tensor short_convolution(const ShortConvolutionInputs& inputs) {
-  const auto& [x, weight, bias, before, packed] = inputs;
+  const auto& [x, weight, bias, before, packed, activation] = inputs;
   check(x.dim() == 3, kShortConvolution, "x has ", x.dim(), " dimensions; must have 3: [batch, time, channels]");
   check(weight.dim() == 2 && weight.size(0) == x.size(2) && weight.size(1) >= 1, kShortConvolution, "weight has shape ",
         weight.sizes(), "; must be [", x.size(2), ", width]");
@@ -180,12 +249,18 @@ Tensor short_convolution(const ShortConvolutionInputs& inputs) {
     check(cu_seqlens.empty(), kShortConvolution, "before is given with cu_seqlens; must be one or the other");
   }
   kernels::check_sequences(kShortConvolution, x.size(0), x.size(1), cu_seqlens);
-  if (x.numel() > 0 && has_loops(x) && weight.scalar_type() == x.scalar_type()) {
-    return ShortConvolutionFunction::apply(x, weight, optional(bias), optional(before), cu_seqlens);
+  const bool loops = x.numel() > 0 && has_loops(x) && weight.scalar_type() == x.scalar_type();
+  const bool silu = activation == Activation::silu;
+  if (loops && x.scalar_type() == at::kFloat && runs_fused(kShortConvolution, x)) {
+    return FusedShortConvolution::apply(x, weight, optional(bias), optional(before), silu, cu_seqlens);
   }
-  if (cu_seqlens.empty()) return plain_convolution(x, weight, bias, before);
-  return for_each_sequence(kShortConvolution, x, cu_seqlens,
-                           [&](const Tensor& part) { return plain_convolution(part, weight, bias, {}); });
+  const auto plain = [&] {
+    if (loops) return ShortConvolutionFunction::apply(x, weight, optional(bias), optional(before), cu_seqlens);
+    if (cu_seqlens.empty()) return plain_convolution(x, weight, bias, before);
+    return for_each_sequence(kShortConvolution, x, cu_seqlens,
+                             [&](const Tensor& part) { return plain_convolution(part, weight, bias, {}); });
+  };
+  return silu ? at::silu(plain()) : plain();
 }
 
 Tensor inputs_after(const Tensor& x, const Tensor& before, int64_t width) {

@@ -1,13 +1,20 @@
 #include "ovq/ops/ssd.h"
 
+#include <array>
 #include <vector>
 
+#include "ovq/kernels/ssd.h"
+#include "ovq/ops/inputs.h"
 #include "ovq/ops/linear_attention.h"
+#include "ovq/ops/output_memory.h"
+#include "ovq/ops/tensor_view.h"
 
 namespace ovq::ops {
 namespace {
 
 using at::Tensor;
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
 
 constexpr const char* kSsd = "ssd";
 
@@ -16,6 +23,78 @@ Tensor for_heads(const Tensor& x, int64_t heads) {
   const int64_t groups = x.size(2);
   if (groups == heads) return x;
   return x.unsqueeze(3).expand({x.size(0), x.size(1), groups, heads / groups, x.size(3)}).flatten(2, 3);
+}
+
+// Tensors that the kernels take: x, dt, a, b, c, d and the state.
+using SsdTensors = std::array<Tensor, 7>;
+
+kernels::SsdInputs ssd_views(const SsdTensors& t) {
+  const auto& [x, dt, a, b, c, d, state] = t;
+  return {.x = view_of(x),
+          .dt = gate_view_of(dt),
+          .a = span_of(a),
+          .d = span_of(d),
+          .b = view_of(b),
+          .c = view_of(c),
+          .state = state_view_of(state)};
+}
+
+class FusedSsd : public torch::autograd::Function<FusedSsd> {
+ public:
+  static variable_list forward(AutogradContext* context, const Tensor& x, const Tensor& dt, const Tensor& a,
+                               const Tensor& b, const Tensor& c, const Tensor& d, const Tensor& state) {
+    RECORD_USER_SCOPE("ovq::ssd_forward");
+    use_torch_threads();
+    const kernels::SsdInputs in = ssd_views({x, dt, a, b, c, d, state});
+    const Tensor o = empty_output(x.sizes()), after = at::empty(state.sizes(), state.options());
+    const Tensor saved = empty_output({kernels::saved_floats(in)});
+    kernels::ssd_forward(in, {.o = view_of(o), .state = state_view_of(after), .saved = span_of(saved)});
+    context->save_for_backward({x, dt, a, b, c, d, state, saved});
+    context->saved_data["d_state"] = state.requires_grad();
+    context->set_materialize_grads(false);
+    return {o, after};
+  }
+
+  static variable_list backward(AutogradContext* context, variable_list gradients) {
+    RECORD_USER_SCOPE("ovq::ssd_backward");
+    use_torch_threads();
+    const variable_list s = context->get_saved_variables();
+    const SsdTensors tensors{s[0], s[1], s[2], s[3], s[4], s[5], s[6]};
+    const auto& [x, dt, a, b, c, d, state] = tensors;
+    const Tensor d_o = gradients[0].defined() ? with_contiguous_rows(gradients[0]) : at::zeros(x.sizes(), x.options());
+    const Tensor d_after = gradients[1].defined() ? with_contiguous_rows(gradients[1]) : Tensor();
+    const Tensor d_x = empty_output(x.sizes()), d_b = empty_output(b.sizes()), d_c = empty_output(c.sizes());
+    const Tensor d_dt = at::empty(dt.sizes(), dt.options());
+    const Tensor d_a = at::empty(a.sizes(), a.options()), d_d = at::empty(a.sizes(), a.options());
+    const Tensor d_state =
+        context->saved_data["d_state"].toBool() ? at::empty(state.sizes(), state.options()) : Tensor();
+    kernels::ssd_backward(ssd_views(tensors), span_of(s[7]), view_of(d_o), optional_state_view_of(d_after),
+                          {.d_x = view_of(d_x),
+                           .d_dt = gate_view_of(d_dt),
+                           .d_b = view_of(d_b),
+                           .d_c = view_of(d_c),
+                           .d_a = span_of(d_a),
+                           .d_d = span_of(d_d),
+                           .d_state = optional_state_view_of(d_state)});
+    return once_differentiable(kSsd, {d_x, d_dt, d_a, d_b, d_c, d_d, d_state});
+  }
+};
+
+RecurrenceResult fused_ssd(const SsdInputs& in) {
+  const auto as_float = [](const Tensor& x) { return with_contiguous_rows(x.to(at::kFloat)); };
+  const Tensor x = as_float(in.x), b = as_float(in.b), c = as_float(in.c), dt = in.dt.to(at::kFloat);
+  const Tensor a = in.a.to(at::kFloat).contiguous(), d = in.d.to(at::kFloat).contiguous();
+  const Tensor state = with_contiguous_rows(
+      in.state.defined() ? in.state.to(at::kFloat) : at::zeros({x.size(0), x.size(2), b.size(3), x.size(3)}));
+  if (any_requires_grad({x, dt, a, b, c, d, state})) {
+    const variable_list outputs = FusedSsd::apply(x, dt, a, b, c, d, state);
+    return {.o = outputs[0], .state = outputs[1]};
+  }
+  use_torch_threads();
+  const RecurrenceResult result{.o = empty_output(x.sizes()), .state = next_state(x, state)};
+  kernels::ssd_forward(ssd_views({x, dt, a, b, c, d, state}),
+                       {.o = view_of(result.o), .state = state_view_of(result.state), .saved = {}});
+  return result;
 }
 
 }  // namespace
@@ -42,6 +121,12 @@ RecurrenceResult ssd(const SsdInputs& in) {
   const at::ScalarType type = wide_type(in.x);
   const int64_t heads = in.x.size(2);
   const Tensor x = in.x.to(type), dt = in.dt.to(type);
+  // Starts take decays that are not dt a: what follows has them.
+  if (!in.starts.defined() && x.numel() > 0 && in.b.numel() > 0 && runs_fused(kSsd, x)) {
+    RecurrenceResult result = fused_ssd(in);
+    result.o = result.o.to(in.x.scalar_type());
+    return result;
+  }
   RecurrenceResult result = linear_attention({.q = for_heads(in.c, heads).to(type),
                                               .k = for_heads(in.b, heads).to(type),
                                               .v = x * dt.unsqueeze(-1),

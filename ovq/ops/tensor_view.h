@@ -22,5 +22,8 @@ inline std::span<float> span_of(const at::Tensor& x) { return {x.data_ptr<float>
 
 // [B, H, n, D] as the [B, n, H, D] the kernels take
 inline kernels::View<float> state_view_of(const at::Tensor& x) { return view_of(x.transpose(1, 2)); }
+inline kernels::View<float> optional_state_view_of(const at::Tensor& x) {
+  return x.defined() ? state_view_of(x) : kernels::View<float>();
+}
 
 }  // namespace ovq::ops

@@ -1,4 +1,6 @@
-// Every linear recurrence: the chunk form against the token loop, and its gradients against central differences.
+// Every linear recurrence: the chunk form, composed and by kernels, against the token loop, and its gradients against
+// central differences.
+#include "ovq/ops/backend.h"
 #include "ovq/ops/gated_delta_rule.h"
 #include "ovq/ops/linear_attention.h"
 #include "ovq/ops/mesa.h"
@@ -95,6 +97,8 @@ Tensors in_float(const Tensors& x) {
   return result;
 }
 
+constexpr Backend kBackends[] = {Backend::fused, Backend::composed};
+
 void PrintTo(const Recurrence& recurrence, std::ostream* out) { *out << recurrence.name; }
 
 class Recurrences : public testing::TestWithParam<Recurrence> {
@@ -119,20 +123,70 @@ TEST_P(Recurrences, ChunksEqualTokens) {
       const RecurrenceResult actual = x.by_chunks(inputs, chunk), truth = x.by_tokens(inputs, chunk);
       EXPECT_TRUE(close(actual.o, truth.o, 1e-9)) << "time " << time << ", chunk " << chunk;
       EXPECT_TRUE(close(actual.state, truth.state, 1e-9)) << "time " << time << ", chunk " << chunk;
-      const RecurrenceResult single = x.by_chunks(in_float(inputs), chunk),
-                             plain = x.by_tokens(in_float(inputs), chunk);
-      EXPECT_TRUE(calibrated(single.o, plain.o, truth.o)) << "time " << time << ", chunk " << chunk;
-      EXPECT_TRUE(calibrated(single.state, plain.state, truth.state)) << "time " << time << ", chunk " << chunk;
+      const RecurrenceResult plain = x.by_tokens(in_float(inputs), chunk);
+      for (const Backend backend : kBackends) {
+        const BackendScope scope(backend);
+        const RecurrenceResult single = x.by_chunks(in_float(inputs), chunk);
+        EXPECT_TRUE(calibrated(single.o, plain.o, truth.o)) << "time " << time << ", chunk " << chunk;
+        EXPECT_TRUE(calibrated(single.state, plain.state, truth.state)) << "time " << time << ", chunk " << chunk;
+      }
     }
   }
 }
 
 TEST_P(Recurrences, LargeHeads) {
   const Tensors inputs = x.inputs({.batch = 1, .time = 200, .heads = 3, .key_dim = 32, .value_dim = 48});
-  const RecurrenceResult single = x.by_chunks(in_float(inputs), 64), plain = x.by_tokens(in_float(inputs), 64);
-  const RecurrenceResult truth = x.by_tokens(inputs, 64);
-  EXPECT_TRUE(calibrated(single.o, plain.o, truth.o));
-  EXPECT_TRUE(calibrated(single.state, plain.state, truth.state));
+  const RecurrenceResult plain = x.by_tokens(in_float(inputs), 64), truth = x.by_tokens(inputs, 64);
+  for (const Backend backend : kBackends) {
+    const BackendScope scope(backend);
+    const RecurrenceResult single = x.by_chunks(in_float(inputs), 64);
+    EXPECT_TRUE(calibrated(single.o, plain.o, truth.o));
+    EXPECT_TRUE(calibrated(single.state, plain.state, truth.state));
+  }
+}
+
+// Gradients of output and state in float, with and without a gradient of the state.
+TEST_P(Recurrences, GradientsOfTheKernels) {
+  for (const int64_t time : {1, 40, 130}) {
+    for (const bool by_state : {false, true}) {
+      const Tensors inputs = x.inputs({.time = time});
+      const auto gradients = [&](const Tensors& from, bool tokens) {
+        Tensors leaves;
+        for (const Tensor& input : from) leaves.push_back(input.contiguous().clone().requires_grad_(true));
+        const RecurrenceResult result = tokens ? x.by_tokens(leaves, 64) : x.by_chunks(leaves, 64);
+        return torch::autograd::grad({weighted_sum(by_state ? Tensors{result.o, result.state} : Tensors{result.o})},
+                                     leaves);
+      };
+      const Tensors truth = gradients(inputs, true), plain = gradients(in_float(inputs), true);
+      const BackendScope scope(Backend::fused);
+      const Tensors actual = gradients(in_float(inputs), false);
+      for (size_t i = 0; i < inputs.size(); ++i) {
+        EXPECT_TRUE(calibrated(actual[i], plain[i], truth[i])) << x.arguments[i] << ", time " << time;
+      }
+    }
+  }
+}
+
+// One token at a time in decode, where the state is overwritten.
+TEST_P(Recurrences, StepsOfTheKernels) {
+  const torch::NoGradGuard no_grad;
+  const Tensors inputs = x.inputs({.time = 20}), single = in_float(inputs);
+  const RecurrenceResult truth = x.by_tokens(inputs, 64), plain = x.by_tokens(single, 64);
+  const BackendScope scope(Backend::fused);
+  const Tensor state = single.back().clone();
+  Tensors outputs;
+  for (int64_t t = 0; t < 20; ++t) {
+    const RecurrenceResult result = x.by_chunks(piece(single, t, t + 1, state), 64);
+    EXPECT_EQ(result.state.data_ptr(), state.data_ptr());
+    outputs.push_back(result.o);
+  }
+  EXPECT_TRUE(calibrated(at::cat(outputs, 1), plain.o, truth.o));
+  EXPECT_TRUE(calibrated(state, plain.state, truth.state));
+}
+
+TEST_P(Recurrences, NoKernelsForDoubles) {
+  const BackendScope scope(Backend::fused);
+  EXPECT_THROW(x.by_chunks(x.inputs({.time = 4}), 4), std::invalid_argument);
 }
 
 TEST_P(Recurrences, NoStateIsZeros) {

@@ -1,5 +1,6 @@
 #include "ovq/ops/short_convolution.h"
 
+#include "ovq/ops/backend.h"
 #include "tests/ops/tensor_checks.h"
 
 namespace ovq::ops::test {
@@ -42,6 +43,28 @@ TEST(ShortConvolution, Gradients) {
   expect_gradients({{"x", packed}, {"weight", weight}}, [&] {
     return std::vector{short_convolution({.x = packed, .weight = weight, .cu_seqlens = cu_seqlens})};
   });
+}
+
+// Output and gradients of the kernels, with and without silu, against the loops in double.
+TEST(ShortConvolution, Kernels) {
+  torch::manual_seed(5);
+  for (const Activation activation : {Activation::none, Activation::silu}) {
+    const std::vector<Tensor> inputs = {at::randn({2, 70, 20}, kDouble), at::randn({20, 4}, kDouble),
+                                        at::randn({20}, kDouble), at::randn({2, 3, 20}, kDouble)};
+    const auto results = [&](Backend backend, at::ScalarType type) {
+      const BackendScope scope(backend);
+      std::vector<Tensor> x;
+      for (const Tensor& input : inputs) x.push_back(input.to(type).clone().requires_grad_(true));
+      const Tensor y =
+          short_convolution({.x = x[0], .weight = x[1], .bias = x[2], .before = x[3], .activation = activation});
+      std::vector<Tensor> all = torch::autograd::grad({weighted_sum({y})}, x);
+      all.push_back(y);
+      return all;
+    };
+    const auto actual = results(Backend::fused, at::kFloat), plain = results(Backend::composed, at::kFloat);
+    const auto truth = results(Backend::automatic, at::kDouble);
+    for (size_t i = 0; i < truth.size(); ++i) EXPECT_TRUE(calibrated(actual[i], plain[i], truth[i])) << i;
+  }
 }
 
 }  // namespace

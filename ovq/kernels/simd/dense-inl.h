@@ -1,0 +1,405 @@
+// Products and triangular solves of the small dense matrices that chunks of a recurrence are made of.
+//
+//   out <- factor * start + sum over terms of left right
+//
+// A left matrix is read one number at a time and broadcast, so that it may lie transposed; a right one is row-major and
+// read in vectors. Columns are padded with zeros to whole multiples of kPad, rows and depths are not. A register tile
+// of 6 x 4 vectors (6 x 2 where there are 16 registers) needs 10 (8) loads for 24 (12) multiply-adds.
+#if defined(OVQ_KERNELS_SIMD_DENSE_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef OVQ_KERNELS_SIMD_DENSE_INL_H_
+#undef OVQ_KERNELS_SIMD_DENSE_INL_H_
+#else
+#define OVQ_KERNELS_SIMD_DENSE_INL_H_
+#endif
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+#include "hwy/highway.h"
+#include "ovq/kernels/simd/recurrence_kernels.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace ovq::kernels::recurrence {
+namespace HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+using Tag = hn::CappedTag<float, kPad>;
+using Vector = hn::Vec<Tag>;
+inline constexpr int kLanes = hn::MaxLanes(Tag());
+inline constexpr int kTileRows = 6;
+#if HWY_TARGET <= HWY_AVX3 || HWY_ARCH_ARM
+inline constexpr int kTileVectors = 4;
+#else
+inline constexpr int kTileVectors = 2;
+#endif
+inline constexpr int kSolveRows = 4;
+
+// acc <- acc + b a, and a vector that stays where it is: see matmul-inl.h, GCC 12 does worse by itself.
+HWY_INLINE void fused_add(Vector b, Vector a, Vector& acc) {
+#if HWY_TARGET == HWY_AVX2 && HWY_COMPILER_GCC
+  __asm__("vfmadd231ps %2, %1, %0" : "+x"(acc.raw) : "x"(b.raw), "x"(a.raw));
+#else
+  acc = hn::MulAdd(b, a, acc);
+#endif
+}
+
+HWY_INLINE Vector keep_in_register(Vector vector) {
+#if HWY_TARGET == HWY_AVX2 && HWY_COMPILER_GCC
+  auto raw = vector.raw;
+  __asm__("" : "+x"(raw));
+  vector.raw = raw;
+#elif HWY_TARGET <= HWY_AVX3 && HWY_ARCH_X86 && HWY_COMPILER_GCC
+  auto raw = vector.raw;
+  __asm__("" : "+v"(raw));
+  vector.raw = raw;
+#endif
+  return vector;
+}
+
+// Which elements of a square left matrix are not zero: all, those with depth <= row, those with depth >= row.
+enum class Part { whole, lower, upper };
+
+struct Term {
+  const float* left = nullptr;  // element (i, k) at i * row_step + k * depth_step
+  ptrdiff_t row_step = 0, depth_step = 1;
+  const float* right = nullptr;  // row k at k * stride
+  ptrdiff_t stride = 0;
+  int64_t depth = 0;
+  Part part = Part::whole;
+};
+
+HWY_INLINE Term rows_of(const float* left, ptrdiff_t left_stride, const float* right, ptrdiff_t stride, int64_t depth,
+                        Part part = Part::whole) {
+  return {left, left_stride, 1, right, stride, depth, part};
+}
+HWY_INLINE Term columns_of(const float* left, ptrdiff_t left_stride, const float* right, ptrdiff_t stride,
+                           int64_t depth, Part part = Part::whole) {
+  return {left, 1, left_stride, right, stride, depth, part};
+}
+
+struct Product {
+  int64_t rows = 0, columns = 0;
+  float* out = nullptr;
+  ptrdiff_t out_stride = 0;
+  Term first = {}, second = {}, third = {};  // those of depth 0 do not count
+  const float* start = nullptr;              // nullptr: zeros
+  ptrdiff_t start_stride = 0;
+  float factor = 1;
+  bool lower = false;  // only the columns up to the row are wanted; what is right of them may be anything
+  // Rows of which `lower` and Part::lower speak; nullptr: in order from 0. Ascending.
+  const int64_t* index = nullptr;
+};
+
+template <int R, int V>
+HWY_INLINE void add_step(const float* HWY_RESTRICT left, ptrdiff_t row_step, const float* HWY_RESTRICT right,
+                         Vector (&acc)[R][V]) {
+  const Tag d;
+  Vector a[V];
+#pragma GCC unroll 8
+  for (int x = 0; x < V; ++x) a[x] = keep_in_register(hn::LoadU(d, right + x * kLanes));
+#pragma GCC unroll 8
+  for (int r = 0; r < R; ++r) {
+    const Vector b = hn::Set(d, left[r * row_step]);
+#pragma GCC unroll 8
+    for (int x = 0; x < V; ++x) fused_add(b, a[x], acc[r][x]);
+  }
+}
+
+template <int R, int V>
+HWY_INLINE void add_steps(const Term& term, int64_t row, int64_t column, int64_t begin, int64_t end,
+                          Vector (&acc)[R][V]) {
+  const float* left = term.left + row * term.row_step + begin * term.depth_step;
+  const float* right = term.right + begin * term.stride + column;
+  const ptrdiff_t row_step = term.row_step, depth_step = term.depth_step, stride = term.stride;
+  int64_t count = end - begin;
+  if (count > 0 && count % 2 != 0) {
+    add_step(left, row_step, right, acc);
+    left += depth_step;
+    right += stride;
+    --count;
+  }
+#pragma GCC unroll 1
+  for (; count > 0; count -= 2) {
+    add_step(left, row_step, right, acc);
+    add_step(left + depth_step, row_step, right + stride, acc);
+    left += 2 * depth_step;
+    right += 2 * stride;
+  }
+}
+
+template <int R, int V>
+HWY_NOINLINE void product_tile(const Product& product, int64_t row, int64_t column) {
+  const Tag d;
+  Vector acc[R][V];
+  if (product.start == nullptr) {
+#pragma GCC unroll 8
+    for (int r = 0; r < R; ++r) {
+#pragma GCC unroll 8
+      for (int x = 0; x < V; ++x) acc[r][x] = hn::Zero(d);
+    }
+  } else {
+    const Vector factor = hn::Set(d, product.factor);
+#pragma GCC unroll 8
+    for (int r = 0; r < R; ++r) {
+      const float* const from = product.start + (row + r) * product.start_stride + column;
+#pragma GCC unroll 8
+      for (int x = 0; x < V; ++x) acc[r][x] = hn::Mul(factor, hn::LoadU(d, from + x * kLanes));
+    }
+  }
+  for (const Term* term : {&product.first, &product.second, &product.third}) {
+    if (term->depth == 0) continue;
+    int64_t begin = 0, end = term->depth;
+    if (term->part == Part::lower) {
+      const int64_t last = product.index == nullptr ? row + R - 1 : product.index[row + R - 1];
+      end = last + 1 < end ? last + 1 : end;
+    } else if (term->part == Part::upper) {
+      begin = row;
+    }
+    add_steps(*term, row, column, begin, end, acc);
+  }
+#pragma GCC unroll 8
+  for (int r = 0; r < R; ++r) {
+    float* const to = product.out + (row + r) * product.out_stride + column;
+#pragma GCC unroll 8
+    for (int x = 0; x < V; ++x) hn::StoreU(acc[r][x], d, to + x * kLanes);
+  }
+}
+
+template <int V>
+HWY_INLINE void product_rows(const Product& product, int64_t row, int64_t count, int64_t column) {
+  switch (count) {
+    case 1:
+      return product_tile<1, V>(product, row, column);
+    case 2:
+      return product_tile<2, V>(product, row, column);
+    case 3:
+      return product_tile<3, V>(product, row, column);
+    case 4:
+      return product_tile<4, V>(product, row, column);
+    case 5:
+      return product_tile<5, V>(product, row, column);
+    default:
+      return product_tile<kTileRows, V>(product, row, column);
+  }
+}
+
+HWY_INLINE void product_rows(const Product& product, int64_t row, int64_t count, int64_t column, int64_t vectors) {
+  switch (vectors) {
+    case 1:
+      return product_rows<1>(product, row, count, column);
+#if HWY_TARGET <= HWY_AVX3 || HWY_ARCH_ARM
+    case 2:
+      return product_rows<2>(product, row, count, column);
+    case 3:
+      return product_rows<3>(product, row, count, column);
+#endif
+    default:
+      return product_rows<kTileVectors>(product, row, count, column);
+  }
+}
+
+struct NothingAhead {
+  void fetch() {}
+};
+
+// `ahead` fetches something with every few tiles.
+template <class Ahead>
+HWY_INLINE void multiply_tiles(const Product& product, Ahead& ahead) {
+  const int64_t all = product.columns / kLanes;
+  for (int64_t first = 0; first < all; first += kTileVectors) {
+    const int64_t vectors = all - first < kTileVectors ? all - first : kTileVectors;
+    for (int64_t row = 0; row < product.rows; row += kTileRows) {
+      const int64_t count = product.rows - row < kTileRows ? product.rows - row : kTileRows;
+      int64_t wanted = vectors;
+      if (product.lower) {
+        const int64_t last = product.index == nullptr ? row + count - 1 : product.index[row + count - 1];
+        const int64_t needed = last / kLanes + 1 - first;
+        wanted = needed < vectors ? needed : vectors;
+      }
+      if (wanted > 0) product_rows(product, row, count, first * kLanes, wanted);
+      ahead.fetch();
+    }
+  }
+}
+
+// Tiles of a product
+HWY_INLINE int64_t tiles_of(int64_t rows, int64_t columns) {
+  constexpr int64_t kWidth = kTileVectors * kLanes;
+  return (rows + kTileRows - 1) / kTileRows * ((columns + kWidth - 1) / kWidth);
+}
+
+HWY_NOINLINE void multiply(const Product& product) {
+  NothingAhead nothing;
+  multiply_tiles(product, nothing);
+}
+
+// x [n, columns] <- (I - A)^(-1) x, or with the transpose of A; A [n, n] is strictly lower.
+struct Solve {
+  int64_t n = 0, columns = 0;
+  const float* a = nullptr;
+  ptrdiff_t a_stride = 0;
+  float* x = nullptr;
+  ptrdiff_t x_stride = 0;
+  bool transposed = false;
+};
+
+template <int R, int V>
+HWY_NOINLINE void solve_tile(const Solve& solve, int64_t row, int64_t column) {
+  const Tag d;
+  Vector acc[R][V];
+  float* const x = solve.x + column;
+#pragma GCC unroll 8
+  for (int r = 0; r < R; ++r) {
+#pragma GCC unroll 8
+    for (int v = 0; v < V; ++v) acc[r][v] = hn::LoadU(d, x + (row + r) * solve.x_stride + v * kLanes);
+  }
+  if (solve.transposed) {
+    const Term term = columns_of(solve.a, solve.a_stride, solve.x, solve.x_stride, solve.n);
+    add_steps(term, row, column, row + R, solve.n, acc);
+#pragma GCC unroll 8
+    for (int r = R - 2; r >= 0; --r) {
+#pragma GCC unroll 8
+      for (int s = R - 1; s > r; --s) {
+        const Vector b = hn::Set(d, solve.a[(row + s) * solve.a_stride + row + r]);
+#pragma GCC unroll 8
+        for (int v = 0; v < V; ++v) fused_add(b, acc[s][v], acc[r][v]);
+      }
+    }
+  } else {
+    const Term term = rows_of(solve.a, solve.a_stride, solve.x, solve.x_stride, solve.n);
+    add_steps(term, row, column, 0, row, acc);
+#pragma GCC unroll 8
+    for (int r = 1; r < R; ++r) {
+#pragma GCC unroll 8
+      for (int s = 0; s < r; ++s) {
+        const Vector b = hn::Set(d, solve.a[(row + r) * solve.a_stride + row + s]);
+#pragma GCC unroll 8
+        for (int v = 0; v < V; ++v) fused_add(b, acc[s][v], acc[r][v]);
+      }
+    }
+  }
+#pragma GCC unroll 8
+  for (int r = 0; r < R; ++r) {
+#pragma GCC unroll 8
+    for (int v = 0; v < V; ++v) hn::StoreU(acc[r][v], d, x + (row + r) * solve.x_stride + v * kLanes);
+  }
+}
+
+template <int V>
+HWY_INLINE void solve_columns(const Solve& solve, int64_t column) {
+  const int64_t whole = solve.n / kSolveRows * kSolveRows;
+  if (solve.transposed) {
+    for (int64_t row = solve.n - 1; row >= whole; --row) solve_tile<1, V>(solve, row, column);
+    for (int64_t row = whole - kSolveRows; row >= 0; row -= kSolveRows) {
+      solve_tile<kSolveRows, V>(solve, row, column);
+    }
+  } else {
+    for (int64_t row = 0; row < whole; row += kSolveRows) solve_tile<kSolveRows, V>(solve, row, column);
+    for (int64_t row = whole; row < solve.n; ++row) solve_tile<1, V>(solve, row, column);
+  }
+}
+
+HWY_NOINLINE void solve_unit(const Solve& solve) {
+  const int64_t all = solve.columns / kLanes;
+  int64_t first = 0;
+  for (; first + kTileVectors <= all; first += kTileVectors) solve_columns<kTileVectors>(solve, first * kLanes);
+  for (; first < all; ++first) solve_columns<1>(solve, first * kLanes);
+}
+
+#if HWY_TARGET != HWY_SCALAR
+// to[j][i] <- from[i][j] for i < 4 and j < `columns`, at most 4; four columns of `from` are there.
+HWY_INLINE void transpose_block(const float* HWY_RESTRICT from, ptrdiff_t from_stride, int64_t columns,
+                                float* HWY_RESTRICT to, ptrdiff_t to_stride) {
+  const hn::FixedTag<float, 4> tag;
+  const hn::Repartition<double, decltype(tag)> wide;
+  const auto a = hn::LoadU(tag, from), b = hn::LoadU(tag, from + from_stride);
+  const auto c = hn::LoadU(tag, from + 2 * from_stride), d = hn::LoadU(tag, from + 3 * from_stride);
+  const auto ab_low = hn::BitCast(wide, hn::InterleaveLower(tag, a, b));
+  const auto ab_high = hn::BitCast(wide, hn::InterleaveUpper(tag, a, b));
+  const auto cd_low = hn::BitCast(wide, hn::InterleaveLower(tag, c, d));
+  const auto cd_high = hn::BitCast(wide, hn::InterleaveUpper(tag, c, d));
+  hn::StoreU(hn::BitCast(tag, hn::InterleaveLower(wide, ab_low, cd_low)), tag, to);
+  if (columns > 1) hn::StoreU(hn::BitCast(tag, hn::InterleaveUpper(wide, ab_low, cd_low)), tag, to + to_stride);
+  if (columns > 2) hn::StoreU(hn::BitCast(tag, hn::InterleaveLower(wide, ab_high, cd_high)), tag, to + 2 * to_stride);
+  if (columns > 3) hn::StoreU(hn::BitCast(tag, hn::InterleaveUpper(wide, ab_high, cd_high)), tag, to + 3 * to_stride);
+}
+#endif
+
+// to[j][i] <- from[i][j] for i < rows, j < columns; the rest of the padded rows of `to` is zero. In strips of rows, of
+// which L1 holds all columns.
+HWY_NOINLINE void transpose(const float* HWY_RESTRICT from, ptrdiff_t from_stride, int64_t rows, int64_t columns,
+                            float* HWY_RESTRICT to, ptrdiff_t to_stride) {
+  int64_t whole = 0;
+#if HWY_TARGET != HWY_SCALAR
+  constexpr int64_t kStrip = 16;
+  whole = rows / 4 * 4;
+  for (int64_t strip = 0; strip < whole; strip += kStrip) {
+    const int64_t end = strip + kStrip < whole ? strip + kStrip : whole;
+    for (int64_t j = 0; j < columns; j += 4) {
+      for (int64_t i = strip; i < end; i += 4) {
+        transpose_block(from + i * from_stride + j, from_stride, columns - j, to + j * to_stride + i, to_stride);
+      }
+    }
+  }
+#endif
+  const int64_t end = padded(rows);
+  for (int64_t j = 0; j < columns; ++j) {
+    for (int64_t i = whole; i < rows; ++i) to[j * to_stride + i] = from[i * from_stride + j];
+    for (int64_t i = rows; i < end; ++i) to[j * to_stride + i] = 0.0f;
+  }
+}
+
+HWY_INLINE float dot(const float* a, const float* b, int64_t columns) {
+  const Tag d;
+  Vector even = hn::Zero(d), odd = hn::Zero(d);
+  int64_t j = 0;
+  for (; j + 2 * kLanes <= columns; j += 2 * kLanes) {
+    even = hn::MulAdd(hn::LoadU(d, a + j), hn::LoadU(d, b + j), even);
+    odd = hn::MulAdd(hn::LoadU(d, a + j + kLanes), hn::LoadU(d, b + j + kLanes), odd);
+  }
+  if (j + kLanes <= columns) {
+    even = hn::MulAdd(hn::LoadU(d, a + j), hn::LoadU(d, b + j), even);
+    j += kLanes;
+  }
+  float sum = hn::GetLane(hn::SumOfLanes(d, hn::Add(even, odd)));
+  for (; j < columns; ++j) sum += a[j] * b[j];
+  return sum;
+}
+
+// to <- factor * from over `size` numbers of a tensor, zeros up to the padding
+HWY_INLINE void load_row(const float* from, int64_t size, float factor, float* HWY_RESTRICT to) {
+  const Tag d;
+  const Vector f = hn::Set(d, factor);
+  int64_t j = 0;
+  for (; j + kLanes <= size; j += kLanes) hn::StoreU(hn::Mul(f, hn::LoadU(d, from + j)), d, to + j);
+  for (; j < size; ++j) to[j] = factor * from[j];
+  for (const int64_t end = padded(size); j < end; ++j) to[j] = 0.0f;
+}
+
+// to <- factor * from over `size` numbers, the padding left out
+HWY_INLINE void store_row(const float* HWY_RESTRICT from, int64_t size, float factor, float* to) {
+  const Tag d;
+  const Vector f = hn::Set(d, factor);
+  int64_t j = 0;
+  for (; j + kLanes <= size; j += kLanes) hn::StoreU(hn::Mul(f, hn::LoadU(d, from + j)), d, to + j);
+  for (; j < size; ++j) to[j] = factor * from[j];
+}
+
+// rows of `to` <- factors[i] * rows of `from`, padded
+HWY_INLINE void scale_rows(const float* from, ptrdiff_t stride, const float* factors, int64_t rows, int64_t columns,
+                           float* to) {
+  const Tag d;
+  for (int64_t i = 0; i < rows; ++i) {
+    const Vector f = hn::Set(d, factors[i]);
+    for (int64_t j = 0; j < columns; j += kLanes) {
+      hn::StoreU(hn::Mul(f, hn::LoadU(d, from + i * stride + j)), d, to + i * stride + j);
+    }
+  }
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace ovq::kernels::recurrence
+HWY_AFTER_NAMESPACE();
+
+#endif

@@ -1,0 +1,372 @@
+// Decayed linear attention by chunks (see linear_attention.h): parts of one chunk, and loops over the chunks.
+//
+// With G the sums of g in a chunk, E = diag(e^G), F = diag(e^{G_n - G}), L_ij = e^{G_i - G_j} for i >= j and S the
+// state before it (queries hold the scale, values the steps):
+//   P = (Q K^T) . L;  O = E Q S + P V;  S' = e^{G_n} S + (F K)^T V
+// Backward, with dS' from the chunk after it:
+//   dV = P^T dO + F K dS';  D = (dO V^T) . L;  dQ = E dO S^T + D K;  dK = F V dS'^T + D^T Q
+//   dG_i = q_i . dq_i - k_i . dk_i, and <dS', S'> for the last token;  dS = e^{G_n} dS' + (E Q)^T dO
+#if defined(OVQ_KERNELS_SIMD_LINEAR_ATTENTION_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef OVQ_KERNELS_SIMD_LINEAR_ATTENTION_INL_H_
+#undef OVQ_KERNELS_SIMD_LINEAR_ATTENTION_INL_H_
+#else
+#define OVQ_KERNELS_SIMD_LINEAR_ATTENTION_INL_H_
+#endif
+
+#include "hwy/highway.h"
+#include "ovq/kernels/simd/decays-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace ovq::kernels::recurrence {
+namespace HWY_NAMESPACE {
+
+// to <- from . L
+HWY_NOINLINE void decayed_scores(const Decays& decays, int64_t n, const float* from, float* to) {
+  const Tag d;
+  for_pairs(decays, n, [&](int64_t i, int64_t j, Vector pair) HWY_ATTR {
+    const int64_t at = i * kChunk + j;
+    // Right of the diagonal scores may be anything.
+    const Vector score = hn::IfThenElseZero(hn::Ne(pair, hn::Zero(d)), hn::LoadU(d, from + at));
+    hn::StoreU(hn::Mul(pair, score), d, to + at);
+  });
+}
+
+// Matrices of one chunk for the gradients of linear attention.
+struct LinearBackward {
+  int64_t n = 0, key_dim = 0, columns = 0;
+  const float *q = nullptr, *k = nullptr, *v = nullptr;  // [n, padded dim]
+  const float* scores = nullptr;                         // P [n, n]
+  const float* d_o = nullptr;                            // [n, columns]
+  const float* state = nullptr;                          // before the chunk
+  const float* next_state = nullptr;                     // after it
+  float* d_state = nullptr;                              // dS' comes in, dS goes out
+  float *d_q = nullptr, *d_k = nullptr, *d_v = nullptr;  // written
+  double* d_sums = nullptr;                              // [n], written
+};
+
+// Scratch memory of linear_backward_chunk.
+struct LinearBackwardScratch {
+  LinearBackwardScratch(Carver& carver, int64_t key_dim, int64_t columns)
+      : scaled_keys(carver.take(kChunk, padded(key_dim))),
+        scaled_values(carver.take(kChunk, padded(columns))),
+        d_scores(carver.take(kChunk, kChunk)),
+        values_t(carver.take(columns, kChunk)),
+        state_t(carver.take(columns, state_stride(key_dim))) {}
+  float *scaled_keys, *scaled_values, *d_scores, *values_t, *state_t;
+};
+
+HWY_NOINLINE void linear_backward_chunk(const LinearBackward& x, const Decays& decays,
+                                        const LinearBackwardScratch& scratch, Ahead& ahead) {
+  const int64_t n = x.n, key_dim = x.key_dim, keys = padded(key_dim), columns = x.columns, values = padded(columns);
+  const int64_t stride = state_stride(columns), stride_t = state_stride(key_dim);
+  // dV <- P^T dO + F K dS'
+  scale_rows(x.k, keys, decays.to_end, n, keys, scratch.scaled_keys);
+  multiply({.rows = n,
+            .columns = values,
+            .out = x.d_v,
+            .out_stride = values,
+            .first = columns_of(x.scores, kChunk, x.d_o, values, n, Part::upper),
+            .second = rows_of(scratch.scaled_keys, keys, x.d_state, stride, key_dim)},
+           ahead);
+  // D <- (dO V^T) . L
+  transpose(x.v, values, n, columns, scratch.values_t, kChunk);
+  multiply({.rows = n,
+            .columns = padded(n),
+            .out = scratch.d_scores,
+            .out_stride = kChunk,
+            .first = rows_of(x.d_o, values, scratch.values_t, kChunk, columns),
+            .lower = true});
+  decayed_scores(decays, n, scratch.d_scores, scratch.d_scores);
+  // dQ <- E dO S^T + D K
+  transpose(x.state, stride, key_dim, columns, scratch.state_t, stride_t);
+  scale_rows(x.d_o, values, decays.from_start, n, values, scratch.scaled_values);
+  multiply({.rows = n,
+            .columns = keys,
+            .out = x.d_q,
+            .out_stride = keys,
+            .first = rows_of(scratch.scaled_values, values, scratch.state_t, stride_t, columns),
+            .second = rows_of(scratch.d_scores, kChunk, x.k, keys, n, Part::lower)});
+  // dK <- F V dS'^T + D^T Q
+  transpose(x.d_state, stride, key_dim, columns, scratch.state_t, stride_t);
+  scale_rows(x.v, values, decays.to_end, n, values, scratch.scaled_values);
+  multiply({.rows = n,
+            .columns = keys,
+            .out = x.d_k,
+            .out_stride = keys,
+            .first = rows_of(scratch.scaled_values, values, scratch.state_t, stride_t, columns),
+            .second = columns_of(scratch.d_scores, kChunk, x.q, keys, n, Part::upper)});
+  for (int64_t i = 0; i < n; ++i) {
+    x.d_sums[i] = static_cast<double>(dot(x.q + i * keys, x.d_q + i * keys, keys)) -
+                  static_cast<double>(dot(x.k + i * keys, x.d_k + i * keys, keys));
+  }
+  x.d_sums[n - 1] += state_dot(x.d_state, x.next_state, key_dim, columns);
+  // dS <- e^{G_n} dS' + (E Q)^T dO
+  scale_rows(x.q, keys, decays.from_start, n, keys, scratch.scaled_keys);
+  multiply({.rows = key_dim,
+            .columns = values,
+            .out = x.d_state,
+            .out_stride = stride,
+            .first = columns_of(scratch.scaled_keys, keys, x.d_o, values, n),
+            .start = x.d_state,
+            .start_stride = stride,
+            .factor = decays.total},
+           ahead);
+}
+
+struct LinearScratch {
+  LinearScratch(const LinearCall& call, float* data, bool backward)
+      : LinearScratch(call.q.dim, call.v.dim, call.group(), Carver(data), backward) {}
+
+  LinearScratch(int64_t key_dim, int64_t value_dim, int64_t heads, Carver carver, bool backward)
+      : keys(padded(key_dim)), values(padded(value_dim)), stride(state_stride(value_dim)) {
+    q = carver.take(kChunk, keys);
+    k = carver.take(kChunk, keys);
+    k_t = carver.take(key_dim, kChunk);
+    scaled = carver.take(kChunk, keys);
+    scores = carver.take(kChunk, kChunk);
+    decayed = carver.take(kChunk, kChunk);
+    v = carver.take(kChunk, values);
+    o = carver.take(kChunk, values);
+    states = carver.take(heads * key_dim, stride);
+    if (backward) {
+      d_q = carver.take(kChunk, keys);
+      d_k = carver.take(kChunk, keys);
+      all_d_q = carver.take(kChunk, keys);
+      all_d_k = carver.take(kChunk, keys);
+      d_v = carver.take(kChunk, values);
+      rest = carver.take(0, 0);
+      const LinearBackwardScratch counted(carver, key_dim, value_dim);
+    }
+    size = carver.used();
+  }
+
+  int64_t keys, values;
+  int64_t stride;  // of states
+  float *q, *k, *k_t, *scaled, *scores, *decayed, *v, *o, *states;
+  float *d_q = nullptr, *d_k = nullptr, *all_d_q = nullptr, *all_d_k = nullptr, *d_v = nullptr, *rest = nullptr;
+  int64_t size = 0;
+};
+
+// What the tokens of a chunk multiply: decays, values.
+struct LinearHead {
+  LinearHead(const LinearCall& call, const Run& sequence, int64_t head)
+      : v(series(call.v, sequence, head)),
+        g(series(call.g, sequence, head)),
+        steps(series(call.steps, sequence, head)),
+        rate(call.rates == nullptr ? 0.0f : call.rates[head]),
+        skip(call.skips == nullptr ? 0.0f : call.skips[head]) {}
+
+  float step(int64_t t) const { return steps.data == nullptr ? 1.0f : *steps[t]; }
+  HWY_INLINE void decays(int64_t first, int64_t n, Decays& to) const {
+    fill_decays(
+        n,
+        [&](int64_t i) HWY_ATTR {
+          if (g.data != nullptr) return *g[first + i];
+          return rate * step(first + i);
+        },
+        to);
+  }
+  HWY_INLINE void load_values(int64_t first, int64_t n, int64_t size, float* to) const {
+    for (int64_t i = 0; i < n; ++i) load_row(v[first + i], size, step(first + i), to + i * padded(size));
+  }
+
+  Series<const float> v, g, steps;
+  float rate, skip;
+};
+
+HWY_INLINE void load_keys_and_scores(const LinearCall& call, const Run& sequence, int64_t group, int64_t first,
+                                     int64_t n, const LinearScratch& x) {
+  const int64_t key_dim = call.q.dim;
+  load_rows(series(call.q, sequence, group), first, n, key_dim, call.scale, x.q);
+  load_rows(series(call.k, sequence, group), first, n, key_dim, 1.0f, x.k);
+  transpose(x.k, x.keys, n, key_dim, x.k_t, kChunk);
+  multiply({.rows = n,
+            .columns = padded(n),
+            .out = x.scores,
+            .out_stride = kChunk,
+            .first = rows_of(x.q, x.keys, x.k_t, kChunk, key_dim),
+            .lower = true});
+}
+
+// o + skip v, of one chunk
+HWY_INLINE void store_outputs(const LinearHead& head, const float* o, int64_t first, int64_t n, int64_t size,
+                              const Series<float>& to) {
+  store_rows(o, n, size, 1.0f, to, first);
+  if (head.skip == 0.0f) return;
+  const Tag d;
+  const Vector skip = hn::Set(d, head.skip);
+  for (int64_t i = 0; i < n; ++i) {
+    float* const y = to[first + i];
+    const float* const v = head.v[first + i];
+    int64_t j = 0;
+    for (; j + kLanes <= size; j += kLanes) {
+      hn::StoreU(hn::MulAdd(skip, hn::LoadU(d, v + j), hn::LoadU(d, y + j)), d, y + j);
+    }
+    for (; j < size; ++j) y[j] += head.skip * v[j];
+  }
+}
+
+// What a chunk will load of head h of its group, over two products: keys and queries with the first.
+HWY_INLINE void fetch_linear_chunk(const LinearCall& call, const Run& sequence, int64_t group, int64_t h, int64_t chunk,
+                                   const LinearScratch& x, Ahead& ahead) {
+  const int64_t first = chunk * kChunk, n = chunk < 0 ? 0 : chunk_length(sequence, first);
+  ahead.restart(tiles_of(kChunk, x.values) + tiles_of(call.q.dim, x.values));
+  if (h == 0) {
+    ahead.add(series(call.q, sequence, group), first, n, call.q.dim);
+    ahead.add(series(call.k, sequence, group), first, n, call.q.dim);
+  }
+  ahead.add(series(call.v, sequence, group * call.group() + h), first, n, call.v.dim);
+}
+
+HWY_NOINLINE void linear_forward(const LinearCall& call, const Piece& piece, int64_t group, float* memory) {
+  const LinearScratch x(call, memory, false);
+  const Run& sequence = piece.sequence;
+  const int64_t key_dim = call.q.dim, value_dim = call.v.dim, heads = call.group(), matrix = key_dim * x.stride;
+  Decays decays;
+  Ahead ahead;
+  const int64_t chunks = chunks_of(sequence.length);
+  for (int64_t h = 0; h < heads; ++h) {
+    float* const border = call.borders.of(piece, group * heads + h);
+    load_state(call.state, piece.index, group * heads + h, key_dim, value_dim,
+               border != nullptr ? border : x.states + h * matrix);
+  }
+  for (int64_t chunk = 0; chunk < chunks; ++chunk) {
+    const int64_t first = chunk * kChunk, n = chunk_length(sequence, first);
+    load_keys_and_scores(call, sequence, group, first, n, x);
+    for (int64_t h = 0; h < heads; ++h) {
+      const int64_t index = group * heads + h;
+      const LinearHead head(call, sequence, index);
+      float* const border = call.borders.of(piece, index);
+      const float* const state = border != nullptr ? border + chunk * matrix : x.states + h * matrix;
+      head.decays(first, n, decays);
+      head.load_values(first, n, value_dim, x.v);
+      decayed_scores(decays, n, x.scores, x.decayed);
+      fetch_linear_chunk(call, sequence, group, h, chunk + 1, x, ahead);
+      // O <- E Q S + P V
+      scale_rows(x.q, x.keys, decays.from_start, n, x.keys, x.scaled);
+      multiply({.rows = n,
+                .columns = x.values,
+                .out = x.o,
+                .out_stride = x.values,
+                .first = rows_of(x.scaled, x.keys, state, x.stride, key_dim),
+                .second = rows_of(x.decayed, kChunk, x.v, x.values, n, Part::lower)},
+               ahead);
+      store_outputs(head, x.o, first, n, value_dim, series(call.o, sequence, index));
+      // S' <- e^{G_n} S + (F K)^T V
+      scale_rows(x.k, x.keys, decays.to_end, n, x.keys, x.scaled);
+      multiply({.rows = key_dim,
+                .columns = x.values,
+                .out = border != nullptr ? border + (chunk + 1) * matrix : x.states + h * matrix,
+                .out_stride = x.stride,
+                .first = columns_of(x.scaled, x.keys, x.v, x.values, n),
+                .start = state,
+                .start_stride = x.stride,
+                .factor = decays.total},
+               ahead);
+    }
+  }
+  for (int64_t h = 0; h < heads; ++h) {
+    const float* const border = call.borders.of(piece, group * heads + h);
+    store_state(border != nullptr ? border + chunks * matrix : x.states + h * matrix, key_dim, value_dim,
+                call.last_state, piece.index, group * heads + h);
+  }
+}
+
+// Gradients of what one token of a head multiplies: values, steps, decays.
+HWY_INLINE void store_value_gradients(const LinearCall& call, const Piece& piece, int64_t index, int64_t first,
+                                      int64_t n, const LinearScratch& x, const double* d_gates) {
+  const Run& sequence = piece.sequence;
+  const LinearHead head(call, sequence, index);
+  const int64_t value_dim = call.v.dim;
+  const Series<float> d_v = series(call.d_v, sequence, index), d_g = series(call.d_g, sequence, index),
+                      d_steps = series(call.d_steps, sequence, index);
+  const Series<const float> d_o = series(call.d_o, sequence, index);
+  double d_rate = 0, d_skip = 0;
+  for (int64_t i = 0; i < n; ++i) {
+    const int64_t t = first + i;
+    const float step = head.step(t);
+    const float *const from = x.d_v + i * x.values, *const v = head.v[t], *const o = d_o[t];
+    float* const to = d_v[t];
+    for (int64_t j = 0; j < value_dim; ++j) to[j] = step * from[j] + head.skip * o[j];
+    if (call.d_skips != nullptr) d_skip += static_cast<double>(dot(o, v, value_dim));
+    d_rate += d_gates[i] * static_cast<double>(step);
+    if (d_g.data != nullptr) *d_g[t] = static_cast<float>(d_gates[i]);
+    if (d_steps.data != nullptr) {
+      const double d_step = static_cast<double>(dot(from, v, value_dim));
+      *d_steps[t] = static_cast<float>(d_step + static_cast<double>(head.rate) * d_gates[i]);
+    }
+  }
+  if (call.d_rates != nullptr) call.d_rates[piece.index * call.v.heads + index] += d_rate;
+  if (call.d_skips != nullptr) call.d_skips[piece.index * call.v.heads + index] += d_skip;
+}
+
+HWY_INLINE void add_rows(const float* from, int64_t n, int64_t columns, bool add, float* to) {
+  const Tag d;
+  for (int64_t j = 0; j < n * columns; j += kLanes) {
+    const Vector x = hn::LoadU(d, from + j);
+    hn::StoreU(add ? hn::Add(hn::LoadU(d, to + j), x) : x, d, to + j);
+  }
+}
+
+HWY_NOINLINE void linear_backward(const LinearCall& call, const Piece& piece, int64_t group, float* memory) {
+  const LinearScratch x(call, memory, true);
+  Carver rest(x.rest);
+  const Run& sequence = piece.sequence;
+  const int64_t key_dim = call.q.dim, value_dim = call.v.dim, heads = call.group(), matrix = key_dim * x.stride;
+  const LinearBackwardScratch scratch(rest, key_dim, value_dim);
+  Decays decays;
+  Ahead ahead;
+  double d_sums[kChunk];
+  for (int64_t h = 0; h < heads; ++h) {
+    load_state(call.d_last_state, piece.index, group * heads + h, key_dim, value_dim, x.states + h * matrix);
+  }
+  for (int64_t chunk = chunks_of(sequence.length) - 1; chunk >= 0; --chunk) {
+    const int64_t first = chunk * kChunk, n = chunk_length(sequence, first);
+    load_keys_and_scores(call, sequence, group, first, n, x);
+    for (int64_t h = 0; h < heads; ++h) {
+      const int64_t index = group * heads + h;
+      const LinearHead head(call, sequence, index);
+      const float* const border = call.borders.of(piece, index);
+      head.decays(first, n, decays);
+      head.load_values(first, n, value_dim, x.v);
+      load_rows(series(call.d_o, sequence, index), first, n, value_dim, 1.0f, x.o);
+      decayed_scores(decays, n, x.scores, x.decayed);
+      fetch_linear_chunk(call, sequence, group, h, chunk - 1, x, ahead);
+      if (chunk > 0) {
+        ahead.add(series(call.d_o, sequence, index), first - kChunk, kChunk, value_dim);
+        ahead.add({border + (chunk - 1) * matrix, x.stride}, 0, key_dim, value_dim);
+      }
+      linear_backward_chunk({.n = n,
+                             .key_dim = key_dim,
+                             .columns = value_dim,
+                             .q = x.q,
+                             .k = x.k,
+                             .v = x.v,
+                             .scores = x.decayed,
+                             .d_o = x.o,
+                             .state = border + chunk * matrix,
+                             .next_state = border + (chunk + 1) * matrix,
+                             .d_state = x.states + h * matrix,
+                             .d_q = x.d_q,
+                             .d_k = x.d_k,
+                             .d_v = x.d_v,
+                             .d_sums = d_sums},
+                            decays, scratch, ahead);
+      sum_to_end(d_sums, n);
+      store_value_gradients(call, piece, index, first, n, x, d_sums);
+      add_rows(x.d_q, n, x.keys, h > 0, x.all_d_q);
+      add_rows(x.d_k, n, x.keys, h > 0, x.all_d_k);
+    }
+    store_rows(x.all_d_q, n, key_dim, call.scale, series(call.d_q, sequence, group), first);
+    store_rows(x.all_d_k, n, key_dim, 1.0f, series(call.d_k, sequence, group), first);
+  }
+  for (int64_t h = 0; h < heads; ++h) {
+    store_state(x.states + h * matrix, key_dim, value_dim, call.d_state, piece.index, group * heads + h);
+  }
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace ovq::kernels::recurrence
+HWY_AFTER_NAMESPACE();
+
+#endif
