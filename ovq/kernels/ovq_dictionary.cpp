@@ -1,6 +1,8 @@
 #include "ovq/kernels/ovq_dictionary.h"
 
 #include <algorithm>
+#include <array>
+#include <bit>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -37,6 +39,8 @@ void number_founders(const ChunkWrite& write, int64_t size) {
 template <class Rank>
 void found_smallest(const ChunkWrite& write, int64_t size, WriteScratch& scratch, const Rank& rank) {
   const int64_t chunk = write.options->chunk;
+  std::fill_n(write.assignment, chunk, 0);
+  if (write.new_count == 0) return;
   int32_t* order = scratch.order.ensure(chunk);
   std::iota(order, order + chunk, 0);
   const auto before = [&](int32_t a, int32_t b) {
@@ -44,8 +48,24 @@ void found_smallest(const ChunkWrite& write, int64_t size, WriteScratch& scratch
     return rank_a < rank_b || (rank_a == rank_b && a < b);
   };
   if (write.new_count < chunk) std::nth_element(order, order + write.new_count, order + chunk, before);
-  std::fill_n(write.assignment, chunk, 0);
   for (int64_t i = 0; i < write.new_count; ++i) write.assignment[order[i]] = kNone;
+  number_founders(write, size);
+}
+
+// found_smallest by similarity. Similarity and position as one integer in the same order: no branch of the selection
+// depends on a comparison of floats.
+void found_least_similar(const ChunkWrite& write, int64_t size, WriteScratch& scratch, const float* similarity) {
+  const int64_t chunk = write.options->chunk;
+  std::fill_n(write.assignment, chunk, 0);
+  if (write.new_count == 0) return;
+  uint64_t* ranks = scratch.ranks.ensure(chunk);
+  for (int64_t p = 0; p < chunk; ++p) {
+    const auto bits = std::bit_cast<uint32_t>(similarity[p] + 0.0f);  // -0 is 0
+    const uint32_t ordered = bits >> 31 != 0 ? ~bits : bits | 0x80000000u;
+    ranks[p] = uint64_t{ordered} << 32 | static_cast<uint64_t>(p);
+  }
+  if (write.new_count < chunk) std::nth_element(ranks, ranks + write.new_count, ranks + chunk);
+  for (int64_t i = 0; i < write.new_count; ++i) write.assignment[ranks[i] & 0xffffffffu] = kNone;
   number_founders(write, size);
 }
 
@@ -192,9 +212,19 @@ void normalize_gradient(float* gradient, const float* normalized, float norm, in
   }
 }
 
+// A look-up for small counts: with short chunks and heads of 16 the logarithms would be a twentieth of the time.
+float log2_of_count(int64_t count) {
+  static const auto table = [] {
+    std::array<float, 1024> logarithms{};
+    for (size_t i = 0; i < logarithms.size(); ++i) logarithms[i] = std::log2(static_cast<float>(i));
+    return logarithms;
+  }();
+  return count < static_cast<int64_t>(table.size()) ? table[count] : std::log2(static_cast<float>(count));
+}
+
 void set_count(const OvqHead& rows, int64_t centroid, int64_t count) {
   rows.counts[centroid] = count;
-  rows.log_counts[centroid] = std::log2(static_cast<float>(count));
+  rows.log_counts[centroid] = log2_of_count(count);
 }
 
 void set_weight(const OvqHead& rows, int64_t row, float weight) {
@@ -244,7 +274,7 @@ void choose_centroids(const Dictionary& dictionary, const ChunkWrite& write, Wri
   const bool founding = dictionary.size == 0;
   const float* weights = options.weighted ? dictionary.rows.weights + dictionary.size : nullptr;
   if (founding) {
-    float* panels = scratch.panels.ensure(padded(chunk) * dictionary.key_dim);
+    float* panels = scratch.panels.ensure(round_up(chunk, read_kernels().panel) * dictionary.key_dim);
     read_kernels().pack_keys(dictionary.key(0), dictionary.rows.key_stride, chunk, dictionary.key_dim, panels);
   }
   if (options.new_centroids == NewCentroids::random) {
@@ -259,7 +289,7 @@ void choose_centroids(const Dictionary& dictionary, const ChunkWrite& write, Wri
     found_smallest(write, dictionary.size, scratch,
                    [&](int32_t p) { return FounderRank(weights[p], dictionary.rows.best_similarity[p]); });
   } else {
-    found_smallest(write, dictionary.size, scratch, [&](int32_t p) { return dictionary.rows.best_similarity[p]; });
+    found_least_similar(write, dictionary.size, scratch, dictionary.rows.best_similarity);
   }
   if (founding) {
     join_founders(dictionary, write, scratch);
