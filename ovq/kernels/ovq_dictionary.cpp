@@ -10,6 +10,7 @@
 
 #include "ovq/base/random.h"
 #include "ovq/kernels/simd/read_kernels.h"
+#include "ovq/kernels/small_rows.h"
 
 namespace ovq::kernels {
 
@@ -179,8 +180,7 @@ void update_row(float* row, const float* tokens, int64_t stride, const Members& 
   member = members.next[member];
   if (member == kNone) {  // most often
     const float weight = first_weight * rate;
-    for (int64_t i = 0; i < dim; ++i) row[i] += weight * (first[i] - row[i]);
-    return;
+    return update_row_by(first, dim, row, [=](float x, float y) { return y + weight * (x - y); });
   }
   for (int64_t i = 0; i < dim; ++i) sum[i] = first_weight * (first[i] - row[i]);
   for (; member != kNone; member = members.next[member]) {
@@ -254,7 +254,7 @@ float along_gradient(const float* gradient, const float* x, const float* row, in
 }
 
 void scaled_copy(const float* from, float factor, int64_t dim, float* to) {
-  for (int64_t i = 0; i < dim; ++i) to[i] = factor * from[i];
+  update_row_by(from, dim, to, [=](float x, float) { return factor * x; });
 }
 
 }  // namespace
@@ -338,8 +338,8 @@ void write_chunk_with(Dictionary& dictionary, const ChunkWrite& write, WriteScra
     float* value = dictionary.value(row);
     if (log != nullptr && old) {
       float* entry = log->rows.data() + log->entries * (key_dim + value_dim);
-      std::memcpy(entry, key, key_dim * sizeof(float));
-      std::memcpy(entry + key_dim, value, value_dim * sizeof(float));
+      copy_row(key, key_dim, entry);
+      copy_row(value, value_dim, entry + key_dim);
       if (options.weighted) log->count[log->entries] = rows.weights[centroid];
       log->centroid[log->entries++] = centroid;
     }
@@ -353,8 +353,8 @@ void write_chunk_with(Dictionary& dictionary, const ChunkWrite& write, WriteScra
   for (int64_t i = 0; i < write.new_count; ++i) {
     const int64_t from = size + members.founder[i];
     if (from != size + i) {
-      std::memcpy(dictionary.key(size + i), dictionary.key(from), key_dim * sizeof(float));
-      std::memcpy(dictionary.value(size + i), dictionary.value(from), value_dim * sizeof(float));
+      copy_row(dictionary.key(from), key_dim, dictionary.key(size + i));
+      copy_row(dictionary.value(from), value_dim, dictionary.value(size + i));
     }
     if (options.normalize) log_norm(normalize_row(dictionary.key(size + i), key_dim));
   }
@@ -418,8 +418,8 @@ void unwrite_chunk(Dictionary& dictionary, const ChunkWrite& write, const Dictio
   float* founders = scratch.panels.ensure(write.new_count * founder_floats);
   for (int64_t i = 0; i < write.new_count; ++i) {
     float* to = founders + i * founder_floats;
-    std::memcpy(to, key_gradient(size + i), key_dim * sizeof(float));
-    std::memcpy(to + key_dim, value_gradient(size + i), value_dim * sizeof(float));
+    copy_row(key_gradient(size + i), key_dim, to);
+    copy_row(value_gradient(size + i), value_dim, to + key_dim);
     if (options.weighted) to[key_dim + value_dim] = gradient.log_counts[size + i];
   }
   if (write.carried > 0) {
@@ -506,8 +506,8 @@ void unwrite_chunk(Dictionary& dictionary, const ChunkWrite& write, const Dictio
   for (int64_t i = 0; i < overwritten; ++i) {
     const float* logged = log.rows.data() + (log.entries + i) * (key_dim + value_dim);
     const int32_t row = log.centroid[log.entries + i];
-    std::memcpy(dictionary.key(row), logged, key_dim * sizeof(float));
-    std::memcpy(dictionary.value(row), logged + key_dim, value_dim * sizeof(float));
+    copy_row(logged, key_dim, dictionary.key(row));
+    copy_row(logged + key_dim, value_dim, dictionary.value(row));
   }
   dictionary.size = size;
 }

@@ -319,10 +319,14 @@ HWY_NOINLINE void backward_tile(const BackwardBlock& block, const Workspace& sha
   Ahead gradients_ahead, keys_ahead;
   if (far) {
     const KeyRun sums{gradient.keys, gradient.values, nullptr, gradient.key_stride, gradient.value_stride};
-    gradients_ahead.add(reading, sums, tile, count);
+    gradients_ahead.add(reading, sums, tile - gradient.first, count);
     keys_ahead.add(reading, keys, tile + count, std::min(size, read_end - tile - count));
   }
-  if (in_dictionary) keys_ahead.add_share(block.upcoming, tile, tile + count, keys.count);
+  // With a dictionary, the tiles of the window add nothing to what its own fetch.
+  if (in_dictionary || block.dictionary_tiles() == 0) {
+    const int64_t first = in_dictionary ? 0 : block.window_begin();
+    keys_ahead.add_share(block.upcoming, tile - first, tile - first + count, read_end - first);
+  }
   gradients_ahead.spread(packed.panels * runs);
   keys_ahead.spread((padded_to_panel(reading.key_dim) + padded_to_panel(reading.value_dim)) / kPanel * runs);
 
@@ -360,10 +364,12 @@ HWY_NOINLINE void backward_tile(const BackwardBlock& block, const Workspace& sha
   }
   const KeyRows key_rows = {&reading, block.first_row, block.rows, tile, in_dictionary};
   key_gradient(p, packed.d_o_columns, packed.rows, reading.value_dim, begin, end, key_rows,
-               gradient.values + tile * gradient.value_stride, gradient.value_stride, keys_ahead);
+               gradient.values + (tile - gradient.first) * gradient.value_stride, gradient.value_stride, keys_ahead);
   key_gradient(ds, packed.beta_q_columns, packed.rows, reading.key_dim, begin, end, key_rows,
-               gradient.keys + tile * gradient.key_stride, gradient.key_stride, keys_ahead);
-  if (gradient.log_counts != nullptr) log_count_gradient(ds, begin, end, key_rows, gradient.log_counts + tile);
+               gradient.keys + (tile - gradient.first) * gradient.key_stride, gradient.key_stride, keys_ahead);
+  if (gradient.log_counts != nullptr) {
+    log_count_gradient(ds, begin, end, key_rows, gradient.log_counts + tile - gradient.first);
+  }
 }
 
 HWY_NOINLINE void backward_finish(const BackwardBlock& block, const Workspace& shared, const float* d_q) {

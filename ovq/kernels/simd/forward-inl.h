@@ -151,41 +151,25 @@ HWY_INLINE bool all_finite(const float* values, int64_t stride, int64_t begin, i
   return tail == 0.0f && hn::AllTrue(d, hn::Eq(sum, hn::Zero(d)));
 }
 
-// multiply_add over keys of which a row takes only those it may see: p is zero for the others, but their value may be
-// NaN.
-template <class S, int R>
-HWY_INLINE void multiply_add_visible(const float* HWY_RESTRICT p, const float* HWY_RESTRICT values, int64_t stride,
-                                     const TileRange& range, int vector, Tile<R>& acc) {
-  const PanelTag d;
-  for (int64_t key = range.begin; key < range.end; ++key) {
-    for (int x = S::kBegin; x < S::kEnd; ++x) {
-      const auto mask = visible(range, key, vector + x);
-      const PanelVector a = hn::Load(d, p + key * kPanel + x * kLanes);
-      for (int r = 0; r < R; ++r) {
-        acc[r][x] = hn::IfThenElse(mask, hn::MulAdd(hn::Set(d, values[key * stride + r]), a, acc[r][x]), acc[r][x]);
-      }
-    }
-  }
-}
-
 // acc <- acc + sum over a range's keys of weights[key][lane] rows[key][:], each vector over the keys it sees
 template <class S, int R>
 HWY_INLINE void multiply_add_range(const float* HWY_RESTRICT weights, ptrdiff_t weight_stride,
                                    const float* HWY_RESTRICT rows, ptrdiff_t stride, const TileRange& range,
                                    Tile<R>& acc) {
-  const auto part = [&](auto slice, int64_t begin, int64_t end) HWY_ATTR {
-    multiply_add<decltype(slice)>(weights + begin * weight_stride, rows + begin * stride, 1, stride, end - begin, acc,
-                                  weight_stride);
-  };
-  if constexpr (S::kEnd < kVectors) {
-    part(S(), range.begin, range.end);
+  const int64_t begin = range.begin, end = range.end;
+  if constexpr (S::kEnd < kVectors || !kHalves) {
+    multiply_add<S>(weights + begin * weight_stride, rows + begin * stride, 1, stride, end - begin, acc, weight_stride);
   } else {
-    if constexpr (kHalves) {
-      if (range.begin < range.shared_begin) part(Lower(), range.begin, range.shared_begin);
+    const int64_t both = range.shared_begin, upper = range.shared_end;
+    if (begin < both) {
+      multiply_add<Lower>(weights + begin * weight_stride, rows + begin * stride, 1, stride, both - begin, acc,
+                          weight_stride);
     }
-    part(Whole(), range.shared_begin, range.shared_end);
-    if constexpr (kHalves) {
-      if (range.shared_end < range.end) part(Upper(), range.shared_end, range.end);
+    multiply_add<Whole>(weights + both * weight_stride, rows + both * stride, 1, stride, upper - both, acc,
+                        weight_stride);
+    if (upper < end) {
+      multiply_add<Upper>(weights + upper * weight_stride, rows + upper * stride, 1, stride, end - upper, acc,
+                          weight_stride);
     }
   }
 }
@@ -286,10 +270,6 @@ HWY_NOINLINE void accumulate_values(const ForwardPanel& panel, int vector, const
                                     const PanelVector* rescale) {
   const PanelTag d;
   const float* values = keys.values + tile * keys.value_stride;
-  // Hidden keys have p = 0, which hides their values too, unless those are inf or NaN.
-  const bool selective =
-      range.masked() && !(all_finite(values, keys.value_stride, range.begin, range.full_begin, dim) &&
-                          all_finite(values, keys.value_stride, range.full_end, range.end, dim));
   const int64_t stride = keys.value_stride;
   const float* p = scores + vector * kLanes;
   float* out = panel.out + vector * kLanes;
@@ -297,11 +277,7 @@ HWY_NOINLINE void accumulate_values(const ForwardPanel& panel, int vector, const
     constexpr int R = run;
     Tile<R> acc;
     set_zero<S>(acc);
-    if (selective) {
-      multiply_add_visible<S>(p, values + column, stride, range, vector, acc);
-    } else {
-      multiply_add_range<S>(p, kPanel, values + column, stride, range, acc);
-    }
+    multiply_add_range<S>(p, kPanel, values + column, stride, range, acc);
 #pragma GCC unroll 8
     for (int x = S::kBegin; x < S::kEnd; ++x) {
       const PanelVector factor = rescale[vector + x];
@@ -312,6 +288,31 @@ HWY_NOINLINE void accumulate_values(const ForwardPanel& panel, int vector, const
       }
     }
   });
+}
+
+// The same for one vector, of whose rows each takes only the keys it may see: p is zero for the others, but their value
+// may be NaN.
+HWY_NOINLINE void accumulate_visible_values(const ForwardPanel& panel, int x, const KeyRun& keys, int64_t tile,
+                                            const TileRange& range, int64_t dim, const float* scores,
+                                            PanelVector rescale) {
+  const PanelTag d;
+  for (int64_t column = 0; column < dim; ++column) {
+    PanelVector acc = hn::Zero(d);
+    for (int64_t key = range.vectors[x].begin; key < range.vectors[x].end; ++key) {
+      const PanelVector value = hn::Set(d, keys.values[(tile + key) * keys.value_stride + column]);
+      const PanelVector p = hn::Load(d, scores + key * kPanel + x * kLanes);
+      acc = hn::IfThenElse(visible(range, key, x), hn::MulAdd(value, p, acc), acc);
+    }
+    float* at = panel.out + column * kPanel + x * kLanes;
+    hn::Store(hn::MulAdd(hn::Load(d, at), rescale, acc), d, at);
+  }
+}
+
+// Whether hidden keys, whose p is 0, do no harm: their values have neither inf nor NaN.
+HWY_INLINE bool hidden_values_are_finite(const KeyRun& keys, int64_t tile, const TileRange& range, int64_t dim) {
+  const float* values = keys.values + tile * keys.value_stride;
+  return !range.masked() || (all_finite(values, keys.value_stride, range.begin, range.full_begin, dim) &&
+                             all_finite(values, keys.value_stride, range.full_end, range.end, dim));
 }
 
 HWY_NOINLINE void read_tile(const Reading& reading, const ForwardPanel& panel, const KeyRun& keys, int64_t tile,
@@ -327,9 +328,16 @@ HWY_NOINLINE void read_tile(const Reading& reading, const ForwardPanel& panel, c
     if (range.vectors[x].masked()) max[x] = mask_vector(range, x, scores);
     rescale[x] = softmax_vector(panel, x, range.vectors[x], max[x], scores);
   }
-  for_seeing_vectors(range, [&](auto slice, int vector) HWY_ATTR {
-    accumulate_values<decltype(slice)>(panel, vector, keys, tile, range, reading.value_dim, scores, rescale);
-  });
+  if (hidden_values_are_finite(keys, tile, range, reading.value_dim)) {
+    for_seeing_vectors(range, [&](auto slice, int vector) HWY_ATTR {
+      accumulate_values<decltype(slice)>(panel, vector, keys, tile, range, reading.value_dim, scores, rescale);
+    });
+    return;
+  }
+  for (int x = 0; x < kVectors; ++x) {
+    if (range.vectors[x].empty()) continue;
+    accumulate_visible_values(panel, x, keys, tile, range, reading.value_dim, scores, rescale[x]);
+  }
 }
 
 // The larger of the two; `current` where x is NaN
@@ -424,14 +432,17 @@ HWY_NOINLINE void finish_panel(const ForwardBlock& block, const ForwardPanel& pa
 
 // A short window: each panel reads all the keys it sees as one tile.
 template <class PanelAt>
-HWY_INLINE void walk_window(const Reading& reading, int64_t panels, const PanelAt& panel_at, float* scores) {
+HWY_INLINE void walk_window(const ForwardBlock& block, int64_t panels, const PanelAt& panel_at, float* scores) {
+  const Reading& reading = *block.reading;
   for (int64_t p = 0; p < panels; ++p) {
     const ForwardPanel panel = panel_at(p);
     const int64_t first = reading.first(panel.first_row);
     const int64_t count = reading.last(panel.first_row + panel.rows - 1) + 1 - first;
-    Ahead none;
+    Ahead ahead;
+    if (reading.dictionary.count == 0) ahead.add_share(block.upcoming, p, p + 1, panels);
+    ahead.spread(count / kRun);
     read_tile(reading, panel, reading.window, first, window_range(reading, panel.first_row, panel.rows, first, count),
-              scores, none);
+              scores, ahead);
   }
 }
 
@@ -507,7 +518,7 @@ HWY_NOINLINE void forward_panels(const ForwardBlock& block, Workspace& workspace
     }
   }
   if (reading.walked_span() > 0) {
-    walk_window(reading, panels, panel_at, scores);
+    walk_window(block, panels, panel_at, scores);
   } else if (panels > 0) {
     const int64_t window_end = reading.last(block.first_row + block.rows - 1) + 1;
     const int64_t first_tile = reading.first(block.first_row) / kTile * kTile;

@@ -51,6 +51,7 @@ struct KeyRunGradient {
   float* values = nullptr;
   int64_t key_stride = 0, value_stride = 0;
   float* log_counts = nullptr;  // one per key, natural logarithm; nullptr: not wanted
+  int64_t first = 0;            // the key whose gradient lies first
 };
 
 // The queries of one kv head and what they read: all of the dictionary, and of the window the keys
