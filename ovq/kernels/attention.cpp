@@ -71,7 +71,7 @@ Reading make_reading(const AttentionInputs& in, const Sequence& sequence, int64_
 
 // What the block of rows after this one reads for the first time, and writes: its rows of `tensors`, the keys that come
 // into sight and their values. Only a short window leaves time to wait for them: a longer one is read over and over.
-constexpr size_t kMostUpcoming = 6;
+constexpr size_t kMostUpcoming = 8;
 template <size_t N>
 std::span<const Upcoming> upcoming_rows(const Reading& reading, int64_t first_row, int64_t rows,
                                         const Rows<const float> (&tensors)[N], const int64_t (&dims)[N],
@@ -215,6 +215,15 @@ void backward_head(const AttentionInputs& in, const AttentionSaved& saved, const
     block.upcoming =
         upcoming_rows(reading, block.first_row + kBlockRows, rows, {reading.q, block.o, block.d_o, constant(block.d_q)},
                       {in.q.dim, in.v.dim, in.v.dim, in.q.dim}, list);
+    if (!block.upcoming.empty()) {  // where the gradients of the keys go that the next block does not see
+      const int64_t first = block.window_begin(), count = reading.first(block.first_row + kBlockRows) - first;
+      const auto leaving = [&](const View<float>& view) -> Upcoming {
+        return {view.row(sequence.batch, sequence.first + first, kv_head), view.time_stride, count, view.dim};
+      };
+      list[6] = leaving(gradients.d_k);
+      list[7] = leaving(gradients.d_v);
+      block.upcoming = list;
+    }
     backward_block(kernels, block, memory.team);
   }
   key_gradients.finish();

@@ -28,10 +28,10 @@ HWY_INLINE void pack_columns_of_rows(const float* const (&rows)[kPanel], int64_t
   }
 }
 
-// rows[lane][i] <- panel[i][lane] for i in [begin, end) and the first `count` lanes
+// rows[lane][i] <- panel[i][lane] for i in [begin, end) and the lanes [lane, end_lane)
 HWY_INLINE void unpack_columns_of_rows(const float* panel, int64_t begin, int64_t end, float* const (&rows)[kPanel],
-                                       int64_t count) {
-  for (int64_t lane = 0; lane < count; ++lane) {
+                                       int64_t lane, int64_t end_lane) {
+  for (; lane < end_lane; ++lane) {
     for (int64_t i = begin; i < end; ++i) rows[lane][i] = panel[i * kPanel + lane];
   }
 }
@@ -44,7 +44,7 @@ HWY_NOINLINE void pack_panel(const float* const (&rows)[kPanel], int64_t, int64_
 
 HWY_NOINLINE void unpack_panel(const float* HWY_RESTRICT panel, int64_t dim, float* const (&rows)[kPanel],
                                int64_t count) {
-  unpack_columns_of_rows(panel, 0, dim, rows, count);
+  unpack_columns_of_rows(panel, 0, dim, rows, 0, count);
 }
 
 #else
@@ -74,15 +74,15 @@ HWY_INLINE hn::Vec<Tag> load_blocks(Tag tag, const float* const* rows, int64_t i
   }
 }
 
-// The reverse, for the rows before `end`
+// The reverse
 template <class Tag>
-HWY_INLINE void store_blocks(Tag tag, hn::Vec<Tag> blocks, float* const* rows, float* const* end, int64_t i) {
+HWY_INLINE void store_blocks(Tag tag, hn::Vec<Tag> blocks, float* const* rows, int64_t i) {
   if constexpr (hn::MaxLanes(Tag()) > 4) {
     const hn::Half<Tag> half;
-    store_blocks(half, hn::LowerHalf(half, blocks), rows, end, i);
-    store_blocks(half, hn::UpperHalf(half, blocks), rows + hn::MaxLanes(half), end, i);
+    store_blocks(half, hn::LowerHalf(half, blocks), rows, i);
+    store_blocks(half, hn::UpperHalf(half, blocks), rows + hn::MaxLanes(half), i);
   } else {
-    if (rows < end) hn::StoreU(blocks, tag, rows[0] + i);
+    hn::StoreU(blocks, tag, rows[0] + i);
   }
 }
 
@@ -111,21 +111,22 @@ HWY_NOINLINE void unpack_panel(const float* HWY_RESTRICT panel, int64_t dim, flo
                                int64_t count) {
   const PanelTag d;
   const int64_t whole = dim / 4 * 4;
-  float* const* end = rows + count;
-  for (int64_t lane = 0; lane < count; lane += kLanes) {
+  int64_t lane = 0;
+  for (; lane + kLanes <= count; lane += kLanes) {
     float* const* at = rows + lane;
     for (int64_t i = 0; i < whole; i += 4) {
       const float* from = panel + i * kPanel + lane;
       PanelVector a = hn::Load(d, from), b = hn::Load(d, from + kPanel);
       PanelVector c = hn::Load(d, from + 2 * kPanel), e = hn::Load(d, from + 3 * kPanel);
       transpose(d, a, b, c, e);
-      store_blocks(d, a, at, end, i);
-      store_blocks(d, b, at + 1, end, i);
-      store_blocks(d, c, at + 2, end, i);
-      store_blocks(d, e, at + 3, end, i);
+      store_blocks(d, a, at, i);
+      store_blocks(d, b, at + 1, i);
+      store_blocks(d, c, at + 2, i);
+      store_blocks(d, e, at + 3, i);
     }
   }
-  unpack_columns_of_rows(panel, whole, dim, rows, count);
+  unpack_columns_of_rows(panel, whole, dim, rows, 0, lane);
+  unpack_columns_of_rows(panel, 0, dim, rows, lane, count);
 }
 
 #endif  // HWY_TARGET == HWY_SCALAR
