@@ -117,7 +117,7 @@ HWY_NOINLINE void backward_pack(const BackwardBlock& block, Workspace& shared) {
       const int64_t row = first + lane;
       o[lane] = real ? block.o.at(row, reading.group) : zeros;
       d_o[lane] = real ? block.d_o.at(row, reading.group) : zeros;
-      packed.scale[p * kPanel + lane] = real ? reading.beta[row % reading.group] * kLog2E : 0.0f;
+      packed.scale[p * kPanel + lane] = real ? reading.beta_of(row) * kLog2E : 0.0f;
       // 2^(s - lse) is zero in the lanes without a row.
       packed.lse[p * kPanel + lane] = real ? *block.lse.at(row, reading.group) * kLog2E : 1e30f;
     }
@@ -127,7 +127,7 @@ HWY_NOINLINE void backward_pack(const BackwardBlock& block, Workspace& shared) {
     pack_delta(o_panel, d_o_panel, count, value_dim, packed.delta + p * kPanel);
     for (int64_t lane = 0; lane < count; ++lane) {
       const int64_t row = p * kPanel + lane;
-      const float beta = reading.beta[(first + lane) % reading.group];
+      const float beta = reading.beta_of(first + lane);
       pack_columns(q[lane], key_dim, beta, row, packed.rows, packed.beta_q_columns);
       pack_columns(d_o[lane], value_dim, 1.0f, row, packed.rows, packed.d_o_columns);
     }
@@ -156,6 +156,11 @@ HWY_NOINLINE void probabilities(const Reading& reading, const PackedBlock& packe
     ahead.fetch();
     const int64_t key = begin + first;
     const int64_t index = tile + key;
+    // Copies, as in the forward: they stay in registers.
+    const float* const biases = keys.log_counts == nullptr ? kNoBias : keys.log_counts + index;
+    const float *const scale_of = scale, *const lse_of = lse;
+    float* const p_run = p + key * kWeightStride;
+    float* const ds_run = ds + key * kWeightStride;
     Tile<R> acc;
     set_zero<S>(acc);
     multiply_add<S>(d_o, keys.values + index * keys.value_stride, keys.value_stride, 1, value_dim, acc);
@@ -164,21 +169,21 @@ HWY_NOINLINE void probabilities(const Reading& reading, const PackedBlock& packe
       const PanelVector subtracted = hn::Load(d, delta + x * kLanes);
 #pragma GCC unroll 12
       for (int r = 0; r < R; ++r) {
-        hn::Store(hn::Sub(acc[r][x], subtracted), d, ds + (key + r) * kWeightStride + x * kLanes);
+        hn::Store(hn::Sub(acc[r][x], subtracted), d, ds_run + r * kWeightStride + x * kLanes);
       }
     }
     set_zero<S>(acc);
     multiply_add<S>(q, keys.keys + index * keys.key_stride, keys.key_stride, 1, key_dim, acc);
-#pragma GCC unroll 12
-    for (int r = 0; r < R; ++r) {
-      const PanelVector bias = keys.log_counts == nullptr ? hn::Zero(d) : hn::Set(d, keys.log_counts[index + r]);
 #pragma GCC unroll 8
-      for (int x = S::kBegin; x < S::kEnd; ++x) {
-        const int64_t at = (key + r) * kWeightStride + x * kLanes;
-        const PanelVector s = hn::MulAdd(acc[r][x], hn::Load(d, scale + x * kLanes), bias);
-        const PanelVector probability = exp2(d, hn::Sub(s, hn::Load(d, lse + x * kLanes)));
-        hn::Store(probability, d, p + at);
-        hn::Store(hn::Mul(probability, hn::Load(d, ds + at)), d, ds + at);
+    for (int x = S::kBegin; x < S::kEnd; ++x) {
+      const PanelVector scale_x = hn::Load(d, scale_of + x * kLanes), lse_x = hn::Load(d, lse_of + x * kLanes);
+#pragma GCC unroll 12
+      for (int r = 0; r < R; ++r) {
+        const int64_t at = r * kWeightStride + x * kLanes;
+        const PanelVector s = hn::MulAdd(acc[r][x], scale_x, hn::Set(d, biases[r]));
+        const PanelVector probability = exp2(d, hn::Sub(s, lse_x));
+        hn::Store(probability, d, p_run + at);
+        hn::Store(hn::Mul(probability, hn::Load(d, ds_run + at)), d, ds_run + at);
       }
     }
   });
@@ -221,13 +226,20 @@ HWY_NOINLINE void query_gradient(const KeyRun& keys, int64_t tile, const TileRan
     Tile<R> acc;
     set_zero<S>(acc);
     multiply_add_range<S>(ds, kWeightStride, first + column, stride, range, acc);
+    float* const sums = d_q + column * kPanel;
+    if (add) {
+#pragma GCC unroll 12
+      for (int r = 0; r < R; ++r) {
+#pragma GCC unroll 8
+        for (int x = S::kBegin; x < S::kEnd; ++x) {
+          acc[r][x] = hn::Add(hn::Load(d, sums + r * kPanel + x * kLanes), acc[r][x]);
+        }
+      }
+    }
 #pragma GCC unroll 12
     for (int r = 0; r < R; ++r) {
 #pragma GCC unroll 8
-      for (int x = S::kBegin; x < S::kEnd; ++x) {
-        float* at = d_q + (column + r) * kPanel + x * kLanes;
-        hn::Store(add ? hn::Add(hn::Load(d, at), acc[r][x]) : acc[r][x], d, at);
-      }
+      for (int x = S::kBegin; x < S::kEnd; ++x) hn::Store(acc[r][x], d, sums + r * kPanel + x * kLanes);
     }
   });
 }
@@ -270,11 +282,13 @@ HWY_NOINLINE void key_gradient(const float* HWY_RESTRICT weights, const float* H
         set_zero<S>(acc);
         multiply_add<S>(lanes + first_row * kPanel, weights + key * kWeightStride + first_row, kWeightStride, 1,
                         end_row - first_row, acc);
+        float* const sums = gradient + key * stride + column;
+        const int64_t row_stride = stride;
 #pragma GCC unroll 12
         for (int r = 0; r < R; ++r) {
 #pragma GCC unroll 8
           for (int x = S::kBegin; x < S::kEnd; ++x) {
-            float* at = gradient + (key + r) * stride + column + x * kLanes;
+            float* at = sums + r * row_stride + x * kLanes;
             hn::Store(hn::Add(hn::Load(d, at), acc[r][x]), d, at);
           }
         }

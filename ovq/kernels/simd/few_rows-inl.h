@@ -236,7 +236,7 @@ HWY_NOINLINE void forward_few_rows(const ForwardBlock& block, Workspace& workspa
     } else {
       std::memcpy(rows + r * dim, q, dim * sizeof(float));
     }
-    few.scale[r] = reading.beta[row % reading.group] * kLog2E;
+    few.scale[r] = reading.beta_of(row) * kLog2E;
     few.scores[r] = scores + r * score_floats;
   }
   for (int r = 0; r < few.searched; ++r) {

@@ -185,6 +185,9 @@ struct ForwardPanel {
   static int64_t floats(const Reading& reading) { return (reading.key_dim + reading.value_dim + 3) * kPanel; }
 };
 
+// The logarithms of a run of counts that are 1
+inline constexpr float kNoBias[kRun] = {};
+
 // scores[key][lane] of the keys [begin, end) and their maximum over all of them, for the slice's vectors from `vector`
 // on
 template <class S>
@@ -198,25 +201,28 @@ HWY_NOINLINE void score_keys_of_tile(const ForwardPanel& panel, int vector, cons
   const float* scales = panel.scale + vector * kLanes;
   const int64_t stride = keys.key_stride;
   float* to = scores + begin * kPanel + vector * kLanes;
-  // By value: what the stores below might alias would be loaded again after each of them.
   for_row_runs(end - begin, [=, &ahead](auto run, int64_t key) HWY_ATTR {
     constexpr int R = run;
     ahead.fetch();
+    // Copies: what lies in the closure would be loaded again after each store, which might alias it.
+    const float* const biases = log_counts == nullptr ? kNoBias : log_counts + key;
+    const float* const scale_of = scales;
+    PanelVector* const max_of = max + vector;
+    float* const score = to + key * kPanel;
     Tile<R> acc;
     set_zero<S>(acc);
     multiply_add<S>(q, first + key * stride, stride, 1, dim, acc);
 #pragma GCC unroll 8
     for (int x = S::kBegin; x < S::kEnd; ++x) {
-      const PanelVector scale = hn::Load(d, scales + x * kLanes);
-      PanelVector run_max = max[vector + x];  // in a register: through memory, the next run would wait for it
+      const PanelVector scale = hn::Load(d, scale_of + x * kLanes);
+      PanelVector run_max = max_of[x];  // in a register: through memory, the next run would wait for it
 #pragma GCC unroll 12
       for (int r = 0; r < R; ++r) {
-        const PanelVector bias = log_counts == nullptr ? hn::Zero(d) : hn::Set(d, log_counts[key + r]);
-        const PanelVector s = hn::MulAdd(acc[r][x], scale, bias);
-        hn::Store(s, d, to + (key + r) * kPanel + x * kLanes);
+        const PanelVector s = hn::MulAdd(acc[r][x], scale, hn::Set(d, biases[r]));
+        hn::Store(s, d, score + r * kPanel + x * kLanes);
         run_max = hn::Max(run_max, s);
       }
-      max[vector + x] = run_max;
+      max_of[x] = run_max;
     }
   });
 }
@@ -278,12 +284,14 @@ HWY_NOINLINE void accumulate_values(const ForwardPanel& panel, int vector, const
     Tile<R> acc;
     set_zero<S>(acc);
     multiply_add_range<S>(p, kPanel, values + column, stride, range, acc);
+    float* const sums = out + column * kPanel;
+    const PanelVector* const factors = rescale + vector;
 #pragma GCC unroll 8
     for (int x = S::kBegin; x < S::kEnd; ++x) {
-      const PanelVector factor = rescale[vector + x];
+      const PanelVector factor = factors[x];
 #pragma GCC unroll 12
       for (int r = 0; r < R; ++r) {
-        float* at = out + (column + r) * kPanel + x * kLanes;
+        float* at = sums + r * kPanel + x * kLanes;
         hn::Store(hn::MulAdd(hn::Load(d, at), factor, acc[r][x]), d, at);
       }
     }
@@ -480,7 +488,7 @@ HWY_NOINLINE void forward_panels(const ForwardBlock& block, Workspace& workspace
     std::memset(panel.out, 0, reading.value_dim * kPanel * sizeof(float));
     for (int64_t lane = 0; lane < kPanel; ++lane) {
       const int64_t row = panel.first_row + std::min(lane, panel.rows - 1);
-      panel.scale[lane] = reading.beta[row % reading.group] * kLog2E;
+      panel.scale[lane] = reading.beta_of(row) * kLog2E;
       panel.max[lane] = kLowest;
       panel.sum[lane] = 0.0f;
     }

@@ -73,6 +73,7 @@ struct Reading {
     const int64_t end = last(row);
     return end < span ? 0 : end - span + 1;
   }
+  float beta_of(int64_t row) const { return beta[group == 1 ? 0 : row % group]; }
   // The span, if it is short enough for the keys that a row sees to be one step of its softmax; otherwise 0
   int64_t walked_span() const { return span <= kWalkedSpan ? span : 0; }
 };
