@@ -222,7 +222,7 @@ void normalize_gradient(float* gradient, const float* normalized, float norm, in
   }
 }
 
-// A look-up for small counts: with short chunks and heads of 16 the logarithms would be a twentieth of the time.
+// A look-up for small counts: there is one logarithm per token, with heads of 16 for little other work.
 float log2_of_count(int64_t count) {
   static const auto table = [] {
     std::array<float, 1024> logarithms{};

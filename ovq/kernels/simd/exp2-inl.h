@@ -1,6 +1,6 @@
 // 2^x in float: relative error below 1.7e-7 for x in [-126, 127], 0 below -127 (and for -inf) and next to nothing in
 // between, NaN for NaN, exactly 1 at 0: what a float softmax needs, and no more. A polynomial of degree 5; with AVX-512
-// a table of 32 and one of degree 2, which is a sixth less work: with heads of 16 the exponentials are a third of it.
+// a table of 32 and one of degree 2: ten instructions instead of twelve.
 #if defined(OVQ_KERNELS_SIMD_EXP2_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef OVQ_KERNELS_SIMD_EXP2_INL_H_
 #undef OVQ_KERNELS_SIMD_EXP2_INL_H_

@@ -31,7 +31,7 @@ struct Rows {
   T* data = nullptr;
   int64_t time_stride = 0, head_stride = 0;
   T* at(int64_t row, int64_t group) const {
-    if (group == 1) return data + row * time_stride;  // divisions are a tenth of the time of small chunks
+    if (group == 1) return data + row * time_stride;  // small chunks notice the divisions
     return data + row / group * time_stride + row % group * head_stride;
   }
 };
