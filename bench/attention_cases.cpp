@@ -28,7 +28,7 @@ struct AttentionProblem {
   AttentionProblem(const Shape& shape, int64_t window)
       : tensors(shape, 1),
         o(shape),
-        lse(shape.time, shape.heads, 1),
+        lse(per_row(shape)),
         inputs{.q = tensors.q.view(),
                .k = tensors.k.view(),
                .v = tensors.v.view(),
@@ -85,6 +85,11 @@ void run_attention_cases(Runner& runner) {
     runner.compare(fmt::format("attention forward window {}, time at T{} / T{}", kWindow, at(factor).time, full.time),
                    name("forward", at(factor), kWindow), name("forward", full, kWindow));
   run_backward(runner, full, kWindow);
+
+  // A short window, as small models have.
+  const Shape small{.heads = 6, .dim = 64, .time = full.time};
+  run_forward(runner, small, 8);
+  run_backward(runner, small, 8);
 }
 
 }  // namespace ovq::bench

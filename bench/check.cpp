@@ -194,13 +194,14 @@ void require_calibrated(const Calibration& calibration, const std::string& name)
 Shape checked_shape(Shape shape, int64_t chunk) {
   constexpr int64_t kOdd = 3;
   shape.time = 2 * chunk + chunk / 2 + kOdd;
+  shape.batch = 1;
   return shape;
 }
 
 void check_attention(const Shape& shape, int64_t window) {
   const Inputs tensors(shape, 1);
   const Tensor d_o = normal(shape, 9);
-  const Tensor o(shape), lse(shape.time, shape.heads, 1);
+  const Tensor o(shape), lse = per_row(shape);
   const kernels::AttentionInputs inputs{
       .q = tensors.q.view(), .k = tensors.k.view(), .v = tensors.v.view(), .beta = tensors.beta, .window = window};
   kernels::attention_forward(inputs, {.o = o.view(), .lse = lse.view()});
@@ -228,7 +229,7 @@ void check_attention(const Shape& shape, int64_t window) {
 void check_ovq(const Shape& shape, const OvqOptions& options) {
   const Inputs tensors(shape, 2);
   const Tensor d_o = normal(shape, 9);
-  const Tensor o(shape), lse(shape.time, shape.heads, 1);
+  const Tensor o(shape), lse = per_row(shape);
   const OvqInputs inputs = make_inputs(tensors, options);
   std::vector<int32_t> assignments(kernels::ovq_assignment_count(inputs));
   kernels::ovq_attention_forward(inputs, {.o = o.view(), .lse = lse.view(), .assignments = assignments});

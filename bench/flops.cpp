@@ -24,24 +24,24 @@ int64_t for_each_chunk(const kernels::OvqOptions& options, int64_t time, Visit&&
   return size;
 }
 
-// Sum over tokens of (per_centroid * n + per_chunk * L), times heads and dim.
+// Sum over tokens of (per_centroid * n + per_chunk * L), times batch, heads and dim.
 double ovq_flops(const Shape& shape, const kernels::OvqOptions& options, double per_centroid, double per_chunk) {
   double sum = 0;
   for_each_chunk(options, shape.time, [&](int64_t tokens, int64_t size) {
     sum += static_cast<double>(tokens) *
            (per_centroid * static_cast<double>(size) + per_chunk * static_cast<double>(options.chunk));
   });
-  return sum * static_cast<double>(shape.heads * shape.dim);
+  return sum * static_cast<double>(shape.batch * shape.heads * shape.dim);
 }
 
 }  // namespace
 
 double attention_flops_forward(const Shape& shape, int64_t window) {
-  return 4 * static_cast<double>(shape.dim * shape.heads) * visible_pairs(shape.time, window);
+  return 4 * static_cast<double>(shape.batch * shape.dim * shape.heads) * visible_pairs(shape.time, window);
 }
 
 double attention_flops_backward(const Shape& shape, int64_t window) {
-  return 10 * static_cast<double>(shape.dim * shape.heads) * visible_pairs(shape.time, window);
+  return 10 * static_cast<double>(shape.batch * shape.dim * shape.heads) * visible_pairs(shape.time, window);
 }
 
 double ovq_flops_forward(const Shape& shape, const kernels::OvqOptions& options) {

@@ -11,6 +11,7 @@ struct Shape {
   int64_t heads = 6;  // queries, keys and values alike
   int64_t dim = 128;
   int64_t time = 4096;
+  int64_t batch = 1;
 };
 
 double attention_flops_forward(const Shape& shape, int64_t window);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <string>
 
 #include "bench/cases.h"
 #include "bench/machine.h"
@@ -23,8 +24,10 @@ Report run_kernels(const BenchOptions& options) {
   const int threads = report.machine.threads;
   const double peak_seconds = options.quick ? 0.3 : 1;
 
-  report.peak_isa = probe_isa();
-  report.fma_peak_before = measure_fma_peak(threads, peak_seconds);
+  const std::string isa = report.machine.isa;
+  report.best_isa = best_isa();
+  if (report.best_isa != isa) report.best_isa_peak = measure_fma_peak(report.best_isa, threads, peak_seconds);
+  report.fma_peak_before = measure_fma_peak(isa, threads, peak_seconds);
   report.read_bytes = std::max(kCachesRead * report.machine.last_level_cache, kLeastBytesRead);
   report.read_bandwidth = measure_read_bandwidth(report.read_bytes, threads, options.quick ? 5 : 20);
 
@@ -32,12 +35,13 @@ Report run_kernels(const BenchOptions& options) {
   for (int pass = 0; pass < runner.passes(); ++pass) {
     runner.begin_pass();
     run_ovq_cases(runner);
+    run_small_ovq_cases(runner);
     run_baseline_cases(runner);
     run_decode_case(runner);
     run_attention_cases(runner);
   }
 
-  report.fma_peak_after = measure_fma_peak(threads, peak_seconds);
+  report.fma_peak_after = measure_fma_peak(isa, threads, peak_seconds);
   report.fma_peak = std::max(report.fma_peak_before, report.fma_peak_after);
   report.cases = runner.cases();
   report.comparisons = runner.comparisons();

@@ -18,8 +18,9 @@ using kernels::OvqInputs;
 using kernels::OvqOptions;
 
 std::string describe(const Shape& shape, const OvqOptions& options) {
-  return fmt::format("H{} d{} L{} N{} T{}{}", shape.heads, shape.dim, options.chunk, options.centroids, shape.time,
-                     options.weighted ? " weighted" : "");
+  const std::string batch = shape.batch > 1 ? fmt::format("B{} ", shape.batch) : "";
+  return fmt::format("{}H{} d{} L{} N{} T{}{}", batch, shape.heads, shape.dim, options.chunk, options.centroids,
+                     shape.time, options.weighted ? " weighted" : "");
 }
 std::string forward_name(const Shape& shape, const OvqOptions& options) {
   return "ovq forward " + describe(shape, options);
@@ -33,7 +34,7 @@ struct OvqProblem {
   OvqProblem(const Shape& shape, const OvqOptions& options)
       : tensors(shape, 1),
         o(shape),
-        lse(shape.time, shape.heads, 1),
+        lse(per_row(shape)),
         inputs{.q = tensors.q.view(),
                .k = tensors.k.view(),
                .v = tensors.v.view(),
@@ -144,6 +145,35 @@ void run_ovq_cases(Runner& runner) {
                            ovq_flops_forward(longer, wide) / ovq_flops_forward(usual, wide), "x"});
   }
   run_memory(runner, usual, {.chunk = 128, .centroids = 4 * wide.centroids});
+}
+
+void run_small_ovq_cases(Runner& runner) {
+  const auto both = [&](const Shape& shape, const OvqOptions& options) {
+    run_forward(runner, shape, options);
+    run_backward(runner, shape, options);
+  };
+  // The recall experiments: tiny and small models with heads of 16.
+  both({.heads = 8, .dim = 16, .time = 256, .batch = 32}, {.chunk = 32, .centroids = 128});
+  both({.heads = 8, .dim = 16, .time = 1024, .batch = 16}, {.chunk = 32, .centroids = 256});
+
+  // Heads of 16 and of 64 at equal width: the same FLOPs.
+  struct Widths {
+    int64_t batch, time, width;
+    OvqOptions options;
+  };
+  for (const auto& [batch, time, width, options] :
+       {Widths{8, 512, 256, {.chunk = 32, .centroids = 256}},
+        Widths{1, runner.quick() ? 2048 : 4096, 256, {.chunk = 128, .centroids = 2048}}}) {
+    const Shape narrow{.heads = width / 16, .dim = 16, .time = time, .batch = batch};
+    const Shape wide{.heads = width / 64, .dim = 64, .time = time, .batch = batch};
+    both(narrow, options);
+    both(wide, options);
+    const std::string sizes = fmt::format("B{} T{} L{} N{}", batch, time, options.chunk, options.centroids);
+    runner.compare("ovq forward, heads of 16 / heads of 64, " + sizes, forward_name(narrow, options),
+                   forward_name(wide, options));
+    runner.compare("ovq backward, heads of 16 / heads of 64, " + sizes, backward_name(narrow, options),
+                   backward_name(wide, options));
+  }
 }
 
 void run_baseline_cases(Runner& runner) {

@@ -8,15 +8,31 @@
 #include <vector>
 
 #include "bench/timing.h"
+#include "ovq/base/error.h"
 #include "ovq/kernels/memory/buffer.h"
 #include "ovq/kernels/parallel.h"
 
+// As the kernels: the names must be the same.
+#define HWY_DISABLED_TARGETS HWY_AVX3_DL
 // clang-format off
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "bench/probe.cpp"
 #include "hwy/foreach_target.h"
 // clang-format on
 #include "hwy/highway.h"
+
+#ifndef OVQ_BENCH_PROBE_OF_TARGET
+#define OVQ_BENCH_PROBE_OF_TARGET
+namespace ovq::bench {
+
+struct ProbeOfTarget {
+  const char* isa;
+  float (*fma_chains)(int64_t steps, float scale, int64_t& flops);
+  float (*read_once)(const float* data, int64_t count);
+};
+
+}  // namespace ovq::bench
+#endif
 
 HWY_BEFORE_NAMESPACE();
 namespace ovq::bench {
@@ -52,8 +68,6 @@ float fma_chains(int64_t steps, float scale, int64_t& flops) {
   return hn::GetLane(hn::SumOfLanes(d, hn::Add(low, high)));
 }
 
-const char* target_name() { return hwy::TargetName(HWY_TARGET); }
-
 float read_once(const float* data, int64_t count) {
   const hn::ScalableTag<float> d;
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
@@ -69,6 +83,11 @@ float read_once(const float* data, int64_t count) {
   return sum;
 }
 
+const ProbeOfTarget& probe_of_target() {
+  static const ProbeOfTarget probe = {hwy::TargetName(HWY_TARGET), fma_chains, read_once};
+  return probe;
+}
+
 }  // namespace HWY_NAMESPACE
 }  // namespace ovq::bench
 HWY_AFTER_NAMESPACE();
@@ -77,24 +96,42 @@ HWY_AFTER_NAMESPACE();
 namespace ovq::bench {
 namespace {
 
-HWY_EXPORT(fma_chains);
-HWY_EXPORT(read_once);
-HWY_EXPORT(target_name);
+HWY_EXPORT(probe_of_target);
+
+const ProbeOfTarget& best_probe() { return HWY_DYNAMIC_DISPATCH(probe_of_target)(); }
+
+// The probe compiled for `isa`; Highway's own choice, which the process shares, is put back.
+const ProbeOfTarget& probe_of(const std::string& isa) {
+  const int64_t usable = hwy::SupportedTargets() & HWY_TARGETS;
+  const ProbeOfTarget* found = nullptr;
+  for (int bit = 0; bit < 63 && found == nullptr; ++bit) {
+    const int64_t target = int64_t{1} << bit;
+    if ((usable & target) == 0 || isa != hwy::TargetName(target)) continue;
+    hwy::SetSupportedTargetsForTest(target);
+    hwy::GetChosenTarget().Update(hwy::SupportedTargets());
+    found = &best_probe();
+  }
+  hwy::SetSupportedTargetsForTest(0);
+  hwy::GetChosenTarget().Update(hwy::SupportedTargets());
+  if (found == nullptr) fail("bench", "no instruction set '", isa, "' on this machine");
+  return *found;
+}
 
 // What is computed must be used somewhere, or it would not be computed.
 std::atomic<float> sink;
 
 void read_blocks(Blocks blocks, int threads) {
   kernels::parallel_for(static_cast<int64_t>(blocks.size()), threads, [&](int64_t i, int) {
-    sink = HWY_DYNAMIC_DISPATCH(read_once)(blocks[i].data(), static_cast<int64_t>(blocks[i].size()));
+    sink = best_probe().read_once(blocks[i].data(), static_cast<int64_t>(blocks[i].size()));
   });
 }
 
 }  // namespace
 
-std::string probe_isa() { return HWY_DYNAMIC_DISPATCH(target_name)(); }
+std::string best_isa() { return best_probe().isa; }
 
-double measure_fma_peak(int threads, double seconds) {
+double measure_fma_peak(const std::string& isa, int threads, double seconds) {
+  const ProbeOfTarget& probe = probe_of(isa);
   constexpr int64_t kSteps = 200'000;
   const int64_t blocks = 8 * threads;
   std::vector<int64_t> flops(blocks);
@@ -102,7 +139,7 @@ double measure_fma_peak(int threads, double seconds) {
     std::fill(flops.begin(), flops.end(), 0);
     kernels::parallel_for(blocks, threads, [&](int64_t block, int) {
       int64_t done = 0;
-      sink = HWY_DYNAMIC_DISPATCH(fma_chains)(kSteps, 0.999f, done);
+      sink = probe.fma_chains(kSteps, 0.999f, done);
       flops[block] = done;
     });
   };

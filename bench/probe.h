@@ -1,5 +1,5 @@
-// What this machine can do at most, on its best instruction set (even where the kernels run on another) and with the
-// threads the kernels use: the yardsticks the kernels are held to.
+// What this machine can do at most, with the threads the kernels use: the yardsticks the kernels are held to. The
+// multiply-add peak is that of one instruction set: the kernels', or the machine's best where they run on another.
 #pragma once
 
 #include <cstdint>
@@ -8,11 +8,12 @@
 
 namespace ovq::bench {
 
-std::string probe_isa();
+// The machine's best instruction set, by the name that ovq/kernels/isa.h gives it.
+std::string best_isa();
 
-// Multiply-adds on registers alone, in FLOP per second (a multiply-add is two). Best of rounds of a few milliseconds
-// over about `seconds`.
-double measure_fma_peak(int threads, double seconds);
+// Multiply-adds on registers alone with one instruction set, in FLOP per second (a multiply-add is two). Best of rounds
+// of a few milliseconds over about `seconds`.
+double measure_fma_peak(const std::string& isa, int threads, double seconds);
 
 using Blocks = std::span<const std::span<const float>>;
 

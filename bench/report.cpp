@@ -41,10 +41,10 @@ std::vector<std::string> cells(const Report& report, const CaseResult& result) {
 std::string header(const Report& report) {
   const Machine& machine = report.machine;
   std::string text = describe(machine);
-  text +=
-      fmt::format("FMA peak {:.1f} GFLOP/s ({}); read bandwidth {:.1f} GB/s ({:.0f} MB; last-level cache {:.0f} MB)\n",
-                  report.fma_peak * 1e-9, report.peak_isa, report.read_bandwidth * 1e-9, report.read_bytes * 1e-6,
-                  machine.last_level_cache * 1e-6);
+  text += fmt::format("FMA peak {:.1f} GFLOP/s ({}); ", report.fma_peak * 1e-9, machine.isa);
+  if (report.best_isa_peak > 0) text += fmt::format("{:.1f} with {}; ", report.best_isa_peak * 1e-9, report.best_isa);
+  text += fmt::format("read bandwidth {:.1f} GB/s ({:.0f} MB; last-level cache {:.0f} MB)\n",
+                      report.read_bandwidth * 1e-9, report.read_bytes * 1e-6, machine.last_level_cache * 1e-6);
   text += describe_load(machine, report.bystander_cores, report.seconds);
   return text;
 }
@@ -115,10 +115,12 @@ std::string to_json(const Report& report) {
       {"version", OVQ_VERSION},
       {"machine", to_json(report.machine, report.bystander_cores)},
       {"fma_peak_gflops_per_second",
-       {{"isa", report.peak_isa},
+       {{"isa", report.machine.isa},
         {"used", report.fma_peak * 1e-9},
         {"before", report.fma_peak_before * 1e-9},
-        {"after", report.fma_peak_after * 1e-9}}},
+        {"after", report.fma_peak_after * 1e-9},
+        {"best_isa", report.best_isa},
+        {"with_best_isa", (report.best_isa_peak > 0 ? report.best_isa_peak : report.fma_peak) * 1e-9}}},
       {"read_bandwidth", {{"bytes_per_second", report.read_bandwidth}, {"buffer_bytes", report.read_bytes}}},
       {"seconds", report.seconds},
       {"cases", nlohmann::ordered_json::array()},

@@ -30,9 +30,11 @@ struct CaseResult {
 
 struct Report {
   Machine machine;
-  std::string peak_isa;
-  double fma_peak = 0;  // FLOP/s, the best seen before and after the cases; percentages refer to it
+  double fma_peak = 0;  // FLOP/s of the kernels' instruction set, the best seen before and after the cases;
+                        // percentages refer to it
   double fma_peak_before = 0, fma_peak_after = 0;
+  std::string best_isa;       // of the machine
+  double best_isa_peak = 0;   // where the kernels run on another; otherwise 0
   double read_bandwidth = 0;  // bytes/s
   int64_t read_bytes = 0;     // size of the buffer read
   double bystander_cores = 0;

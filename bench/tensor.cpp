@@ -24,10 +24,10 @@ void fill_normal(float* row, int64_t count, uint64_t seed) {
 template <class Finish>
 Tensor random_rows(const Shape& shape, uint64_t seed, Finish&& finish) {
   Tensor tensor(shape);
-  kernels::parallel_for(shape.time, kernels::max_threads(), [&](int64_t t, int) {
+  kernels::parallel_for(shape.batch * shape.time, kernels::max_threads(), [&](int64_t i, int) {
     for (int64_t h = 0; h < shape.heads; ++h) {
-      float* row = tensor.view().row(0, t, h);
-      fill_normal(row, shape.dim, (seed << 40) + static_cast<uint64_t>(t * shape.heads + h));
+      float* row = tensor.view().row(i / shape.time, i % shape.time, h);
+      fill_normal(row, shape.dim, (seed << 40) + static_cast<uint64_t>(i * shape.heads + h));
       finish(row);
     }
   });
@@ -54,7 +54,7 @@ Inputs::Inputs(const Shape& shape, uint64_t seed)
       k(unit_rows(shape, 3 * seed + 1)),
       v(normal(shape, 3 * seed + 2)),
       beta(shape.heads, std::sqrt(static_cast<float>(shape.dim))),
-      weights(normal({.heads = shape.heads, .dim = 1, .time = shape.time}, 3 * seed + 100)) {
+      weights(normal({.heads = shape.heads, .dim = 1, .time = shape.time, .batch = shape.batch}, 3 * seed + 100)) {
   for (int64_t i = 0; i < weights.size(); ++i) weights.data()[i] = 1 / (1 + std::exp(-weights.data()[i]));
 }
 

@@ -1,4 +1,4 @@
-// Tensors [1, time, heads, dim] that own their memory, and the inputs the benchmarks run on.
+// Tensors [batch, time, heads, dim] that own their memory, and the inputs the benchmarks run on.
 #pragma once
 
 #include <cstdint>
@@ -13,24 +13,31 @@ namespace ovq::bench {
 
 class Tensor {
  public:
-  explicit Tensor(const Shape& shape) : Tensor(shape.time, shape.heads, shape.dim) {}
-  Tensor(int64_t time, int64_t heads, int64_t dim)
-      : time_(time), heads_(heads), dim_(dim), data_(kernels::Buffer<float>::zeros(time * heads * dim)) {}
+  explicit Tensor(const Shape& shape)
+      : shape_(shape), data_(kernels::Buffer<float>::zeros(shape.batch * shape.time * shape.heads * shape.dim)) {}
 
-  kernels::View<float> view() const { return kernels::View<float>::contiguous(data_.data(), 1, time_, heads_, dim_); }
-  // `count` time steps from `first` on.
+  kernels::View<float> view() const {
+    return kernels::View<float>::contiguous(data_.data(), shape_.batch, shape_.time, shape_.heads, shape_.dim);
+  }
+  // `count` time steps from `first` on, of the first sequence.
   kernels::View<float> slice(int64_t first, int64_t count) const {
-    return kernels::View<float>::contiguous(data_.data() + first * heads_ * dim_, 1, count, heads_, dim_);
+    return kernels::View<float>::contiguous(data_.data() + first * shape_.heads * shape_.dim, 1, count, shape_.heads,
+                                            shape_.dim);
   }
   float* data() const { return data_.data(); }
   int64_t size() const { return data_.size(); }
   int64_t nbytes() const { return data_.nbytes(); }
 
  private:
-  int64_t time_, heads_, dim_;
+  Shape shape_;
   kernels::Buffer<float> data_;
 };
 
+// One number per token and head
+inline Tensor per_row(Shape shape) {
+  shape.dim = 1;
+  return Tensor(shape);
+}
 Tensor normal(const Shape& shape, uint64_t seed);
 Tensor unit_rows(const Shape& shape, uint64_t seed);  // normal, each row scaled to norm 1
 
@@ -41,13 +48,12 @@ struct Inputs {
 
   Tensor q, k, v;
   std::vector<float> beta;
-  Tensor weights;  // [1, time, heads, 1], between 0 and 1; for the cases that have them
+  Tensor weights;  // [batch, time, heads, 1], between 0 and 1; for the cases that have them
 };
 
 // Where a backward leaves its results.
 struct Gradients {
-  explicit Gradients(const Shape& shape)
-      : q(shape), k(shape), v(shape), beta(shape.heads), weights(shape.time, shape.heads, 1) {}
+  explicit Gradients(const Shape& shape) : q(shape), k(shape), v(shape), beta(shape.heads), weights(per_row(shape)) {}
 
   kernels::OvqGradients of_ovq() {
     return {.d_q = q.view(), .d_k = k.view(), .d_v = v.view(), .d_beta = beta, .d_weights = weights.view()};

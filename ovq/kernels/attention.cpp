@@ -1,12 +1,15 @@
 #include "ovq/kernels/attention.h"
 
 #include <algorithm>
+#include <array>
+#include <span>
 #include <vector>
 
 #include "ovq/kernels/backward_block.h"
 #include "ovq/kernels/checks.h"
 #include "ovq/kernels/parallel.h"
 #include "ovq/kernels/simd/read_kernels.h"
+#include "ovq/kernels/small_rows.h"
 
 namespace ovq::kernels {
 namespace {
@@ -66,6 +69,33 @@ Reading make_reading(const AttentionInputs& in, const Sequence& sequence, int64_
   return reading;
 }
 
+// What the block of rows after this one reads for the first time, and writes: its rows of `tensors`, the keys that come
+// into sight and their values. Only a short window leaves time to wait for them: a longer one is read over and over.
+constexpr size_t kMostUpcoming = 8;
+template <size_t N>
+std::span<const Upcoming> upcoming_rows(const Reading& reading, int64_t first_row, int64_t rows,
+                                        const Rows<const float> (&tensors)[N], const int64_t (&dims)[N],
+                                        std::array<Upcoming, kMostUpcoming>& list) {
+  static_assert(N + 2 <= kMostUpcoming);
+  const int64_t group = reading.group, count = std::min(kBlockRows, rows - first_row) / group;
+  if (reading.walked_span() == 0 || count <= 0) return {};
+  const int64_t time = first_row / group, key = reading.last(first_row);
+  const KeyRun& keys = reading.window;
+  list[0] = {keys.keys + key * keys.key_stride, keys.key_stride, count, reading.key_dim};
+  list[1] = {keys.values + key * keys.value_stride, keys.value_stride, count, reading.value_dim};
+  for (size_t i = 0; i < N; ++i) {
+    const bool together = tensors[i].head_stride == dims[i];
+    list[2 + i] = {tensors[i].data + time * tensors[i].time_stride, tensors[i].time_stride, count,
+                   together ? group * dims[i] : dims[i]};
+  }
+  return std::span(list).first(2 + N);
+}
+
+template <class T>
+Rows<const float> constant(const Rows<T>& rows) {
+  return {rows.data, rows.time_stride, rows.head_stride};
+}
+
 // work(sequence, kv head, memory) for each: on a thread of its own, or where there are fewer of them than threads one
 // after another, with all threads as its team.
 template <class Work>
@@ -89,43 +119,114 @@ void forward_head(const AttentionInputs& in, const AttentionOutputs& out, const 
   parallel_for(blocks, static_cast<int>(memory.team.size()), [&](int64_t i, int thread) {
     ForwardBlock block;
     block.reading = &reading;
-    block.first_row = (blocks - 1 - i) * kBlockRows;  // late rows read more keys: the long ones first
+    // Late rows read more keys: the long ones first. Within a short window all read the same number.
+    block.first_row = (reading.walked_span() > 0 ? i : blocks - 1 - i) * kBlockRows;
     block.rows = std::min(kBlockRows, rows - block.first_row);
     block.o = head_rows(out.o, sequence, kv_head * reading.group);
     if (out.lse.data != nullptr) block.lse = head_rows(out.lse, sequence, kv_head * reading.group);
+    std::array<Upcoming, kMostUpcoming> list;
+    block.upcoming = upcoming_rows(reading, block.first_row + kBlockRows, rows, {reading.q, constant(block.o)},
+                                   {in.q.dim, in.v.dim}, list);
     kernels.forward(block, memory.team[thread]);
   });
 }
 
-// Query blocks in order; gradients of keys and values accumulate in padded rows.
+// The gradients of a head's keys and values while its query blocks go by, in padded rows. Only the keys that a block
+// sees are held: those that no later one sees leave, and make room for the next.
+class KeyGradients {
+ public:
+  KeyGradients(const Reading& reading, const AttentionGradients& gradients, const Sequence& sequence, int64_t kv_head,
+               HeadMemory& memory)
+      : keys_(reading.window.count),
+        gradients_(gradients),
+        sequence_(sequence),
+        kv_head_(kv_head),
+        rows_{.key_stride = padded(reading.key_dim), .value_stride = padded(reading.value_dim)} {
+    const int64_t held = reading.span < keys_ ? std::min(keys_, reading.span + kBlockRows) : keys_;
+    rows_.keys = memory.d_k.ensure(held * rows_.key_stride);
+    rows_.values = memory.d_v.ensure(held * rows_.value_stride);
+  }
+
+  // Room for the keys [begin, end); what was summed for those from `begin` on stays.
+  const KeyRunGradient& hold(int64_t begin, int64_t end) {
+    leave(begin);
+    const int64_t kept = end_ - begin;
+    if (kept > 0 && begin > rows_.first) {
+      const int64_t from = begin - rows_.first;
+      std::copy_n(rows_.keys + from * rows_.key_stride, kept * rows_.key_stride, rows_.keys);
+      std::copy_n(rows_.values + from * rows_.value_stride, kept * rows_.value_stride, rows_.values);
+    }
+    rows_.first = begin;
+    const int64_t first_new = std::max(begin, end_);
+    std::fill_n(rows_.keys + (first_new - begin) * rows_.key_stride, (end - first_new) * rows_.key_stride, 0.0f);
+    std::fill_n(rows_.values + (first_new - begin) * rows_.value_stride, (end - first_new) * rows_.value_stride, 0.0f);
+    end_ = end;
+    return rows_;
+  }
+
+  // The keys before `begin` are complete; no query has seen those that were not held.
+  void leave(int64_t begin) {
+    for (; left_ < begin; ++left_) {
+      float* d_k = gradients_.d_k.row(sequence_.batch, sequence_.first + left_, kv_head_);
+      float* d_v = gradients_.d_v.row(sequence_.batch, sequence_.first + left_, kv_head_);
+      const int64_t row = left_ - rows_.first;
+      if (row >= 0 && left_ < end_) {
+        copy_row(rows_.keys + row * rows_.key_stride, gradients_.d_k.dim, d_k);
+        copy_row(rows_.values + row * rows_.value_stride, gradients_.d_v.dim, d_v);
+      } else {
+        std::fill_n(d_k, gradients_.d_k.dim, 0.0f);
+        std::fill_n(d_v, gradients_.d_v.dim, 0.0f);
+      }
+    }
+  }
+
+  void finish() { leave(keys_); }
+
+ private:
+  int64_t keys_;
+  const AttentionGradients& gradients_;
+  const Sequence& sequence_;
+  int64_t kv_head_;
+  KeyRunGradient rows_;
+  int64_t end_ = 0;   // behind the last key held
+  int64_t left_ = 0;  // keys whose gradients have left
+};
+
+// Query blocks in order.
 void backward_head(const AttentionInputs& in, const AttentionSaved& saved, const View<const float>& d_o,
                    const AttentionGradients& gradients, const Sequence& sequence, int64_t kv_head, HeadMemory& memory,
                    double* d_beta) {
   const ReadKernels& kernels = read_kernels();
   const Reading reading = make_reading(in, sequence, kv_head, memory);
-  const int64_t keys = reading.window.count, head = kv_head * reading.group;
-  const int64_t key_stride = padded(in.k.dim), value_stride = padded(in.v.dim);
-  float* d_k = memory.d_k.ensure(keys * key_stride);
-  float* d_v = memory.d_v.ensure(keys * value_stride);
-  std::fill_n(d_k, keys * key_stride, 0.0f);
-  std::fill_n(d_v, keys * value_stride, 0.0f);
+  const int64_t head = kv_head * reading.group;
+  KeyGradients key_gradients(reading, gradients, sequence, kv_head, memory);
   BackwardBlock block;
   block.reading = &reading;
   block.o = head_rows(saved.o, sequence, head);
   block.lse = head_rows(saved.lse, sequence, head);
   block.d_o = head_rows(d_o, sequence, head);
-  block.d_window = {d_k, d_v, key_stride, value_stride};
   block.d_q = head_rows(gradients.d_q, sequence, head);
   block.d_beta = d_beta;
   const int64_t rows = sequence.length * reading.group;
   for (block.first_row = 0; block.first_row < rows; block.first_row += kBlockRows) {
     block.rows = std::min(kBlockRows, rows - block.first_row);
+    block.d_window = key_gradients.hold(block.window_begin(), block.window_end());
+    std::array<Upcoming, kMostUpcoming> list;
+    block.upcoming =
+        upcoming_rows(reading, block.first_row + kBlockRows, rows, {reading.q, block.o, block.d_o, constant(block.d_q)},
+                      {in.q.dim, in.v.dim, in.v.dim, in.q.dim}, list);
+    if (!block.upcoming.empty()) {  // where the gradients of the keys go that the next block does not see
+      const int64_t first = block.window_begin(), count = reading.first(block.first_row + kBlockRows) - first;
+      const auto leaving = [&](const View<float>& view) -> Upcoming {
+        return {view.row(sequence.batch, sequence.first + first, kv_head), view.time_stride, count, view.dim};
+      };
+      list[6] = leaving(gradients.d_k);
+      list[7] = leaving(gradients.d_v);
+      block.upcoming = list;
+    }
     backward_block(kernels, block, memory.team);
   }
-  for (int64_t t = 0; t < keys; ++t) {
-    std::copy_n(d_k + t * key_stride, in.k.dim, gradients.d_k.row(sequence.batch, sequence.first + t, kv_head));
-    std::copy_n(d_v + t * value_stride, in.v.dim, gradients.d_v.row(sequence.batch, sequence.first + t, kv_head));
-  }
+  key_gradients.finish();
 }
 
 }  // namespace

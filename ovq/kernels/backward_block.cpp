@@ -10,7 +10,7 @@ void backward_block(const ReadKernels& kernels, const BackwardBlock& block, std:
   Workspace& shared = team.front();
   kernels.backward_pack(block, shared);
   const int64_t tiles = block.tiles();
-  const int64_t panel_floats = round_up(block.rows, kPanel) * block.reading->key_dim;
+  const int64_t panel_floats = round_up(block.rows, kernels.panel) * block.reading->key_dim;
   if (team.size() == 1) {
     float* d_q = shared.d_q.ensure(panel_floats);
     for (int64_t tile = 0; tile < tiles; ++tile) kernels.backward_tile(block, shared, tile, shared, d_q, tile > 0);

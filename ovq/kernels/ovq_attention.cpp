@@ -31,10 +31,11 @@ void read_piece(const OvqRun& run, int64_t count, const Rows<float>& o, const Ro
   const int64_t rows = count * reading.group;
   const int64_t searched = dictionary.size > 0 ? count : 0;
   // Rows are independent: how they are cut decides nothing but the speed.
-  const int64_t wanted = std::min<int64_t>(static_cast<int64_t>(team.size()), (rows + kPanel - 1) / kPanel);
+  const int64_t panel = kernels.panel;
+  const int64_t wanted = std::min<int64_t>(static_cast<int64_t>(team.size()), (rows + panel - 1) / panel);
   const int64_t blocks = std::max((rows + kBlockRows - 1) / kBlockRows, wanted);
-  const int64_t block_rows = round_up((rows + blocks - 1) / blocks, kPanel);
-  const int64_t block_keys = round_up((searched + blocks - 1) / blocks, kPanel);
+  const int64_t block_rows = round_up((rows + blocks - 1) / blocks, panel);
+  const int64_t block_keys = round_up((searched + blocks - 1) / blocks, panel);
   parallel_for(blocks, static_cast<int>(team.size()), [&](int64_t i, int thread) {
     ForwardBlock block;
     block.reading = &reading;

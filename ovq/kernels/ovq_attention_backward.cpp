@@ -10,6 +10,7 @@
 #include "ovq/kernels/ovq_attention.h"
 #include "ovq/kernels/ovq_run.h"
 #include "ovq/kernels/parallel.h"
+#include "ovq/kernels/small_rows.h"
 
 namespace ovq::kernels {
 namespace {
@@ -39,7 +40,7 @@ struct BackwardMemory {
 
 template <class From, class To>
 void copy_rows(const From& from, const To& to, int64_t rows, int64_t dim) {
-  for (int64_t i = 0; i < rows; ++i) std::copy_n(from(i), dim, to(i));
+  for (int64_t i = 0; i < rows; ++i) copy_row(from(i), dim, to(i));
 }
 
 // One kv head of one sequence.
@@ -235,8 +236,8 @@ class HeadBackward {
     for (int64_t token = std::max(chunk_start, sequence_.position); token < chunk_end; ++token) {
       const int64_t row = first_row + token - chunk_start;
       const int64_t time = sequence_.tokens.first + token - sequence_.position;
-      std::copy_n(key_gradient(row), in_.k.dim, call_.gradients.d_k.row(sequence_.tokens.batch, time, kv_head_));
-      std::copy_n(value_gradient(row), in_.v.dim, call_.gradients.d_v.row(sequence_.tokens.batch, time, kv_head_));
+      copy_row(key_gradient(row), in_.k.dim, call_.gradients.d_k.row(sequence_.tokens.batch, time, kv_head_));
+      copy_row(value_gradient(row), in_.v.dim, call_.gradients.d_v.row(sequence_.tokens.batch, time, kv_head_));
       if (!in_.options.weighted) continue;
       *call_.gradients.d_weights.row(sequence_.tokens.batch, time, kv_head_) =
           gradient_.log_counts[row] / *in_.weights.row(sequence_.tokens.batch, time, kv_head_);

@@ -1,6 +1,8 @@
 #include "ovq/kernels/ovq_dictionary.h"
 
 #include <algorithm>
+#include <array>
+#include <bit>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -8,6 +10,7 @@
 
 #include "ovq/base/random.h"
 #include "ovq/kernels/simd/read_kernels.h"
+#include "ovq/kernels/small_rows.h"
 
 namespace ovq::kernels {
 
@@ -25,11 +28,16 @@ namespace {
 constexpr float kNegativeInfinity = -std::numeric_limits<float>::infinity();
 constexpr int32_t kNone = -1;
 
-// The positions marked kNone found the centroids from `size` on, numbered by position.
+// The positions marked kNone found the centroids from `size` on, numbered by position. Without a branch, here and
+// below: who founds is as good as random, and in small chunks guessing wrong is what takes the time.
 void number_founders(const ChunkWrite& write, int64_t size) {
-  int32_t centroid = static_cast<int32_t>(size);
-  for (int64_t p = 0; p < write.options->chunk; ++p) {
-    if (write.assignment[p] == kNone) write.assignment[p] = ~centroid++;
+  const int64_t chunk = write.options->chunk;
+  int32_t* assignment = write.assignment;
+  auto centroid = static_cast<int32_t>(size);
+  for (int64_t p = 0; p < chunk; ++p) {
+    const int32_t founds = assignment[p] == kNone ? 1 : 0;
+    assignment[p] = founds != 0 ? ~centroid : assignment[p];
+    centroid += founds;
   }
 }
 
@@ -37,6 +45,8 @@ void number_founders(const ChunkWrite& write, int64_t size) {
 template <class Rank>
 void found_smallest(const ChunkWrite& write, int64_t size, WriteScratch& scratch, const Rank& rank) {
   const int64_t chunk = write.options->chunk;
+  std::fill_n(write.assignment, chunk, 0);
+  if (write.new_count == 0) return;
   int32_t* order = scratch.order.ensure(chunk);
   std::iota(order, order + chunk, 0);
   const auto before = [&](int32_t a, int32_t b) {
@@ -44,8 +54,24 @@ void found_smallest(const ChunkWrite& write, int64_t size, WriteScratch& scratch
     return rank_a < rank_b || (rank_a == rank_b && a < b);
   };
   if (write.new_count < chunk) std::nth_element(order, order + write.new_count, order + chunk, before);
-  std::fill_n(write.assignment, chunk, 0);
   for (int64_t i = 0; i < write.new_count; ++i) write.assignment[order[i]] = kNone;
+  number_founders(write, size);
+}
+
+// found_smallest by similarity. Similarity and position as one integer in the same order: no branch of the selection
+// depends on a comparison of floats.
+void found_least_similar(const ChunkWrite& write, int64_t size, WriteScratch& scratch, const float* similarity) {
+  const int64_t chunk = write.options->chunk;
+  std::fill_n(write.assignment, chunk, 0);
+  if (write.new_count == 0) return;
+  uint64_t* ranks = scratch.ranks.ensure(chunk);
+  for (int64_t p = 0; p < chunk; ++p) {
+    const auto bits = std::bit_cast<uint32_t>(similarity[p] + 0.0f);  // -0 is 0
+    const uint32_t ordered = bits >> 31 != 0 ? ~bits : bits | 0x80000000u;
+    ranks[p] = uint64_t{ordered} << 32 | static_cast<uint64_t>(p);
+  }
+  if (write.new_count < chunk) std::nth_element(ranks, ranks + write.new_count, ranks + chunk);
+  for (int64_t i = 0; i < write.new_count; ++i) write.assignment[ranks[i] & 0xffffffffu] = kNone;
   number_founders(write, size);
 }
 
@@ -76,11 +102,16 @@ void found_farthest_first(const Dictionary& dictionary, const ChunkWrite& write,
   for (int64_t i = 0; i < write.new_count; ++i) {
     write.assignment[chosen] = kNone;
     read_kernels().similarities(scratch.panels.data(), chunk, dictionary.key_dim, dictionary.key(chosen), similarity);
-    int64_t farthest = -1;
-    for (int64_t p = 0; p < chunk; ++p) {
-      if (similarity[p] > nearest[p]) nearest[p] = similarity[p];
-      if (write.assignment[p] == kNone) continue;
-      if (farthest < 0 || rank(p, nearest[p]) < rank(farthest, nearest[farthest])) farthest = p;
+    for (int64_t p = 0; p < chunk; ++p) nearest[p] = similarity[p] > nearest[p] ? similarity[p] : nearest[p];
+    int64_t farthest = 0;
+    while (farthest < chunk && write.assignment[farthest] == kNone) ++farthest;
+    if (farthest == chunk) break;
+    auto best = rank(farthest, nearest[farthest]);
+    for (int64_t p = farthest + 1; p < chunk; ++p) {
+      const auto own = rank(p, nearest[p]);
+      const bool better = (write.assignment[p] != kNone) & (own < best);
+      farthest = better ? p : farthest;
+      best = better ? own : best;
     }
     chosen = farthest;
   }
@@ -159,8 +190,7 @@ void update_row(float* row, const float* tokens, int64_t stride, const Members& 
   member = members.next[member];
   if (member == kNone) {  // most often
     const float weight = first_weight * rate;
-    for (int64_t i = 0; i < dim; ++i) row[i] += weight * (first[i] - row[i]);
-    return;
+    return update_row_by(first, dim, row, [=](float x, float y) { return y + weight * (x - y); });
   }
   for (int64_t i = 0; i < dim; ++i) sum[i] = first_weight * (first[i] - row[i]);
   for (; member != kNone; member = members.next[member]) {
@@ -192,9 +222,19 @@ void normalize_gradient(float* gradient, const float* normalized, float norm, in
   }
 }
 
+// A look-up for small counts: there is one logarithm per token, with heads of 16 for little other work.
+float log2_of_count(int64_t count) {
+  static const auto table = [] {
+    std::array<float, 1024> logarithms{};
+    for (size_t i = 0; i < logarithms.size(); ++i) logarithms[i] = std::log2(static_cast<float>(i));
+    return logarithms;
+  }();
+  return count < static_cast<int64_t>(table.size()) ? table[count] : std::log2(static_cast<float>(count));
+}
+
 void set_count(const OvqHead& rows, int64_t centroid, int64_t count) {
   rows.counts[centroid] = count;
-  rows.log_counts[centroid] = std::log2(static_cast<float>(count));
+  rows.log_counts[centroid] = log2_of_count(count);
 }
 
 void set_weight(const OvqHead& rows, int64_t row, float weight) {
@@ -224,7 +264,7 @@ float along_gradient(const float* gradient, const float* x, const float* row, in
 }
 
 void scaled_copy(const float* from, float factor, int64_t dim, float* to) {
-  for (int64_t i = 0; i < dim; ++i) to[i] = factor * from[i];
+  update_row_by(from, dim, to, [=](float x, float) { return factor * x; });
 }
 
 }  // namespace
@@ -244,7 +284,7 @@ void choose_centroids(const Dictionary& dictionary, const ChunkWrite& write, Wri
   const bool founding = dictionary.size == 0;
   const float* weights = options.weighted ? dictionary.rows.weights + dictionary.size : nullptr;
   if (founding) {
-    float* panels = scratch.panels.ensure(padded(chunk) * dictionary.key_dim);
+    float* panels = scratch.panels.ensure(round_up(chunk, read_kernels().panel) * dictionary.key_dim);
     read_kernels().pack_keys(dictionary.key(0), dictionary.rows.key_stride, chunk, dictionary.key_dim, panels);
   }
   if (options.new_centroids == NewCentroids::random) {
@@ -259,15 +299,15 @@ void choose_centroids(const Dictionary& dictionary, const ChunkWrite& write, Wri
     found_smallest(write, dictionary.size, scratch,
                    [&](int32_t p) { return FounderRank(weights[p], dictionary.rows.best_similarity[p]); });
   } else {
-    found_smallest(write, dictionary.size, scratch, [&](int32_t p) { return dictionary.rows.best_similarity[p]; });
+    found_least_similar(write, dictionary.size, scratch, dictionary.rows.best_similarity);
   }
   if (founding) {
     join_founders(dictionary, write, scratch);
     return;
   }
-  for (int64_t p = 0; p < chunk; ++p) {
-    if (write.assignment[p] >= 0) write.assignment[p] = dictionary.rows.best_centroid[p];
-  }
+  int32_t* assignment = write.assignment;
+  const int32_t* nearest = dictionary.rows.best_centroid;
+  for (int64_t p = 0; p < chunk; ++p) assignment[p] = assignment[p] >= 0 ? nearest[p] : assignment[p];
 }
 
 namespace {
@@ -308,8 +348,8 @@ void write_chunk_with(Dictionary& dictionary, const ChunkWrite& write, WriteScra
     float* value = dictionary.value(row);
     if (log != nullptr && old) {
       float* entry = log->rows.data() + log->entries * (key_dim + value_dim);
-      std::memcpy(entry, key, key_dim * sizeof(float));
-      std::memcpy(entry + key_dim, value, value_dim * sizeof(float));
+      copy_row(key, key_dim, entry);
+      copy_row(value, value_dim, entry + key_dim);
       if (options.weighted) log->count[log->entries] = rows.weights[centroid];
       log->centroid[log->entries++] = centroid;
     }
@@ -323,8 +363,8 @@ void write_chunk_with(Dictionary& dictionary, const ChunkWrite& write, WriteScra
   for (int64_t i = 0; i < write.new_count; ++i) {
     const int64_t from = size + members.founder[i];
     if (from != size + i) {
-      std::memcpy(dictionary.key(size + i), dictionary.key(from), key_dim * sizeof(float));
-      std::memcpy(dictionary.value(size + i), dictionary.value(from), value_dim * sizeof(float));
+      copy_row(dictionary.key(from), key_dim, dictionary.key(size + i));
+      copy_row(dictionary.value(from), value_dim, dictionary.value(size + i));
     }
     if (options.normalize) log_norm(normalize_row(dictionary.key(size + i), key_dim));
   }
@@ -388,8 +428,8 @@ void unwrite_chunk(Dictionary& dictionary, const ChunkWrite& write, const Dictio
   float* founders = scratch.panels.ensure(write.new_count * founder_floats);
   for (int64_t i = 0; i < write.new_count; ++i) {
     float* to = founders + i * founder_floats;
-    std::memcpy(to, key_gradient(size + i), key_dim * sizeof(float));
-    std::memcpy(to + key_dim, value_gradient(size + i), value_dim * sizeof(float));
+    copy_row(key_gradient(size + i), key_dim, to);
+    copy_row(value_gradient(size + i), value_dim, to + key_dim);
     if (options.weighted) to[key_dim + value_dim] = gradient.log_counts[size + i];
   }
   if (write.carried > 0) {
@@ -476,8 +516,8 @@ void unwrite_chunk(Dictionary& dictionary, const ChunkWrite& write, const Dictio
   for (int64_t i = 0; i < overwritten; ++i) {
     const float* logged = log.rows.data() + (log.entries + i) * (key_dim + value_dim);
     const int32_t row = log.centroid[log.entries + i];
-    std::memcpy(dictionary.key(row), logged, key_dim * sizeof(float));
-    std::memcpy(dictionary.value(row), logged + key_dim, value_dim * sizeof(float));
+    copy_row(logged, key_dim, dictionary.key(row));
+    copy_row(logged + key_dim, value_dim, dictionary.value(row));
   }
   dictionary.size = size;
 }

@@ -46,6 +46,7 @@ struct ChunkWrite {
 struct WriteScratch {
   Buffer<int32_t> first_member, next_member, founder;
   Buffer<int32_t> order;
+  Buffer<uint64_t> ranks;
   Buffer<float> panels, row;
   Buffer<float> weights;  // of the chunk's tokens
 };

@@ -2,8 +2,9 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <limits>
+
+#include "ovq/kernels/small_rows.h"
 
 namespace ovq::kernels {
 
@@ -131,8 +132,8 @@ TokenRow OvqRun::token(int64_t position, const OvqState* initial, int64_t batch)
 }
 
 void OvqRun::place(const TokenRow& token, int64_t row) {
-  std::memcpy(dictionary_.key(row), token.key, dictionary_.key_dim * sizeof(float));
-  std::memcpy(dictionary_.value(row), token.value, dictionary_.value_dim * sizeof(float));
+  copy_row(token.key, dictionary_.key_dim, dictionary_.key(row));
+  copy_row(token.value, dictionary_.value_dim, dictionary_.value(row));
   if (!options_.weighted) return;
   dictionary_.rows.weights[row] = token.weight;
   dictionary_.rows.log_counts[row] = std::log2(token.weight);

@@ -226,6 +226,39 @@ TEST_P(Attention, KeysBeyondTheCache) {
   }
 }
 
+// Windows on both sides of the length up to which they are read in one step, and several blocks of queries long.
+TEST_P(Attention, LongSequencesInAWindow) {
+  for (int64_t window : {8, 50, 128, 512, 513}) {
+    expect_matches({.queries = 700, .query_heads = 3, .kv_heads = 1, .key_dim = 24, .value_dim = 40, .window = window});
+  }
+}
+
+// How queries are cut into calls, and so into panels, changes nothing.
+TEST_P(Attention, PiecesOfQueriesAreTheWhole) {
+  for (int64_t window : {0, 1, 8, 100, 512, 513}) {
+    const AttentionProblem problem(
+        {.queries = 600, .query_heads = 2, .kv_heads = 2, .key_dim = 32, .value_dim = 20, .window = window});
+    const AttentionValues<float> whole = run(problem);
+    int64_t first = 0;
+    for (int64_t count : {1, 2, 5, 16, 17, 33, 100, 250, 3, 173}) {
+      AttentionInputs in = problem.inputs();
+      in.q.data = in.q.row(0, first, 0);
+      in.q.time = count;
+      in.k.time = in.v.time = first + count;
+      in.query_offset = first;
+      const Tensor o({1, count, 2, 20}), lse({1, count, 2, 1});
+      attention_forward(in, {.o = o.view(), .lse = lse.view()});
+      const auto part = [&](const std::vector<float>& values, int64_t row) {
+        return std::span<const float>(values).subspan(first * row, count * row);
+      };
+      EXPECT_TRUE(same_bits(std::span<const float>(o.values()), part(whole.o, 40))) << window << ", from " << first;
+      EXPECT_TRUE(same_bits(std::span<const float>(lse.values()), part(whole.lse, 2))) << window << ", from " << first;
+      first += count;
+    }
+    ASSERT_EQ(first, 600);
+  }
+}
+
 TEST_P(Attention, Packed) {
   for (int64_t window : {0, 10}) {
     expect_matches({.queries = 200,

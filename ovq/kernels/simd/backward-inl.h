@@ -4,7 +4,7 @@
 //   per tile             d_v <- d_v + P^T . d_o,  d_k <- d_k + dS^T . (beta q);  with weights d_log_count <- + sum dS
 //   at the end           d_q <- beta d_q',  d_beta <- d_beta + q . d_q'            delta = o . d_o per row
 //
-// Five products of the same 6 x 16 kernel. The tiles of a block are independent but for d_q', which is summed in tile
+// Five products of the same register tile. The tiles of a block are independent but for d_q', which is summed in tile
 // order.
 #if defined(OVQ_KERNELS_SIMD_BACKWARD_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef OVQ_KERNELS_SIMD_BACKWARD_INL_H_
@@ -29,11 +29,13 @@ namespace ovq::kernels::detail {
 namespace HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// A packed block. Panels have the rows in their lanes; columns [dim / 16][rows][16] have sixteen elements of a row
+inline int64_t padded_to_panel(int64_t dim) { return round_up(dim, kPanel); }
+
+// A packed block. Panels have the rows in their lanes; columns [dim / kPanel][rows][kPanel] have elements of a row
 // there.
 struct PackedBlock {
   int64_t panels, rows;  // rows padded to whole panels
-  float *q, *d_o;        // [panels][dim][16]
+  float *q, *d_o;        // [panels][dim][kPanel]
   float *beta_q_columns, *d_o_columns;
   float *scale, *lse, *delta;  // [rows]; lse in base 2
   float* scratch;
@@ -45,8 +47,8 @@ struct PackedBlock {
     q = memory;
     d_o = q + rows * reading.key_dim;
     beta_q_columns = d_o + rows * reading.value_dim;
-    d_o_columns = beta_q_columns + rows * padded(reading.key_dim);
-    scale = d_o_columns + rows * padded(reading.value_dim);
+    d_o_columns = beta_q_columns + rows * padded_to_panel(reading.key_dim);
+    scale = d_o_columns + rows * padded_to_panel(reading.value_dim);
     lse = scale + rows;
     delta = lse + rows;
     scratch = delta + rows;
@@ -54,34 +56,30 @@ struct PackedBlock {
 
   static int64_t floats(const Reading& reading) {
     const int64_t key_dim = reading.key_dim, value_dim = reading.value_dim;
-    return kBlockRows * (key_dim + value_dim + padded(key_dim) + padded(value_dim) + 3) +
+    return kBlockRows * (key_dim + value_dim + padded_to_panel(key_dim) + padded_to_panel(value_dim) + 3) +
            (kPanel + 2) * (padded(key_dim) + padded(value_dim));
   }
 };
 
 // P and dS of a tile lie as [key][row], so that both the rows (as lanes) and the keys (as broadcasts) can be summed
 // over. A multiple of 128 floats would put all keys into the same few sets of L1.
-inline constexpr int64_t kWeightStride = kBlockRows + kPanel;
+inline constexpr int64_t kWeightStride = kBlockRows + 16;
 
 // columns[:, row, :] <- factor * from
 HWY_INLINE void pack_columns(const float* HWY_RESTRICT from, int64_t dim, float factor, int64_t row, int64_t rows,
                              float* HWY_RESTRICT columns) {
   const PanelTag d;
   const PanelVector scale = hn::Set(d, factor);
-  float* to = columns + row * kPanel;
+  const auto at = [=](int64_t i) { return columns + (i / kPanel * rows + row) * kPanel + i % kPanel; };
   int64_t i = 0;
-  for (; i + kPanel <= dim; i += kPanel, to += rows * kPanel) {
-    for (int x = 0; x < kVectors; ++x) {
-      hn::Store(hn::Mul(scale, hn::LoadU(d, from + i + x * kLanes)), d, to + x * kLanes);
-    }
-  }
-  for (; i < dim; ++i) to[i % kPanel] = factor * from[i];
+  for (; i + kLanes <= dim; i += kLanes) hn::Store(hn::Mul(scale, hn::LoadU(d, from + i)), d, at(i));
+  for (; i < dim; ++i) *at(i) = factor * from[i];
 }
 
 // delta[lane] <- o . d_o
-HWY_NOINLINE void pack_delta(const float* o_panel, const float* d_o_panel, int64_t dim, float* delta) {
+HWY_NOINLINE void pack_delta(const float* o_panel, const float* d_o_panel, int64_t rows, int64_t dim, float* delta) {
   const PanelTag d;
-  for (int x = 0; x < kVectors; ++x) {
+  for (int x = 0; x * kLanes < rows; ++x) {
     PanelVector sum = hn::Zero(d);
     for (int64_t i = 0; i < dim; ++i) {
       const int64_t at = i * kPanel + x * kLanes;
@@ -95,8 +93,14 @@ HWY_NOINLINE void backward_pack(const BackwardBlock& block, Workspace& shared) {
   const Reading& reading = *block.reading;
   const int64_t key_dim = reading.key_dim, value_dim = reading.value_dim;
   const PackedBlock packed(block, shared.packed.ensure(PackedBlock::floats(reading)));
-  std::memset(packed.beta_q_columns, 0, packed.rows * padded(key_dim) * sizeof(float));
-  std::memset(packed.d_o_columns, 0, packed.rows * padded(value_dim) * sizeof(float));
+  // What fills up a vector of columns is multiplied along.
+  constexpr int64_t kUnit = kHalves ? kLanes : kPanel;
+  if (key_dim % kUnit != 0) {
+    std::memset(packed.beta_q_columns, 0, packed.rows * padded_to_panel(key_dim) * sizeof(float));
+  }
+  if (value_dim % kUnit != 0) {
+    std::memset(packed.d_o_columns, 0, packed.rows * padded_to_panel(value_dim) * sizeof(float));
+  }
   float* o_panel = packed.scratch + round_up((kPanel + 1) * key_dim, kPanel);
   float* zeros = o_panel + value_dim * kPanel;
   std::memset(zeros, 0, value_dim * sizeof(float));
@@ -105,7 +109,7 @@ HWY_NOINLINE void backward_pack(const BackwardBlock& block, Workspace& shared) {
     const int64_t count = std::min(kPanel, block.first_row + block.rows - first);
     const float* q[kPanel];
     query_rows(reading, first, count, packed.scratch, q);
-    pack_panel(q, key_dim, packed.q + p * key_dim * kPanel);
+    pack_panel(q, used_lanes(count), key_dim, packed.q + p * key_dim * kPanel);
     const float* o[kPanel];
     const float* d_o[kPanel];
     for (int64_t lane = 0; lane < kPanel; ++lane) {
@@ -113,154 +117,199 @@ HWY_NOINLINE void backward_pack(const BackwardBlock& block, Workspace& shared) {
       const int64_t row = first + lane;
       o[lane] = real ? block.o.at(row, reading.group) : zeros;
       d_o[lane] = real ? block.d_o.at(row, reading.group) : zeros;
-      packed.scale[p * kPanel + lane] = real ? reading.beta[row % reading.group] * kLog2E : 0.0f;
+      packed.scale[p * kPanel + lane] = real ? reading.beta_of(row) * kLog2E : 0.0f;
       // 2^(s - lse) is zero in the lanes without a row.
       packed.lse[p * kPanel + lane] = real ? *block.lse.at(row, reading.group) * kLog2E : 1e30f;
     }
     float* d_o_panel = packed.d_o + p * value_dim * kPanel;
-    pack_panel(d_o, value_dim, d_o_panel);
-    pack_panel(o, value_dim, o_panel);
-    pack_delta(o_panel, d_o_panel, value_dim, packed.delta + p * kPanel);
+    pack_panel(d_o, used_lanes(count), value_dim, d_o_panel);
+    pack_panel(o, used_lanes(count), value_dim, o_panel);
+    pack_delta(o_panel, d_o_panel, count, value_dim, packed.delta + p * kPanel);
     for (int64_t lane = 0; lane < count; ++lane) {
       const int64_t row = p * kPanel + lane;
-      const float beta = reading.beta[(first + lane) % reading.group];
+      const float beta = reading.beta_of(first + lane);
       pack_columns(q[lane], key_dim, beta, row, packed.rows, packed.beta_q_columns);
       pack_columns(d_o[lane], value_dim, 1.0f, row, packed.rows, packed.d_o_columns);
     }
   }
 }
 
-// P and dS of one panel and the keys of a tile, in its lanes of the weights; zero where a row may not see the key
-HWY_NOINLINE void probabilities(const Reading& reading, const PackedBlock& packed, int64_t panel, const KeyRun& keys,
-                                int64_t tile, const TileRange& range, float* HWY_RESTRICT p, float* HWY_RESTRICT ds,
-                                Ahead& ahead) {
+// P and dS of one panel and the keys [begin, end) of a tile, for the slice's vectors from `vector` on, in the panel's
+// lanes of the weights
+template <class S>
+HWY_NOINLINE void probabilities(const Reading& reading, const PackedBlock& packed, int64_t panel, int vector,
+                                const KeyRun& run_of_keys, int64_t tile, int64_t begin, int64_t end,
+                                float* HWY_RESTRICT panel_p, float* HWY_RESTRICT panel_ds, Ahead& ahead) {
   const PanelTag d;
-  const float* q = packed.q + panel * reading.key_dim * kPanel;
-  const float* d_o = packed.d_o + panel * reading.value_dim * kPanel;
-  const float* scale = packed.scale + panel * kPanel;
-  const float* lse = packed.lse + panel * kPanel;
-  const float* delta = packed.delta + panel * kPanel;
-  const int64_t begin = range.begin, key_dim = reading.key_dim, value_dim = reading.value_dim;
-  const KeyRun run_of_keys = keys;
-  for_row_runs(range.end - range.begin, [=, &ahead](auto run, int64_t first) HWY_ATTR {
+  const int64_t lane = panel * kPanel + vector * kLanes;
+  const int64_t key_dim = reading.key_dim, value_dim = reading.value_dim;
+  const float* q = packed.q + panel * key_dim * kPanel + vector * kLanes;
+  const float* d_o = packed.d_o + panel * value_dim * kPanel + vector * kLanes;
+  const float* scale = packed.scale + lane;
+  const float* lse = packed.lse + lane;
+  const float* delta = packed.delta + lane;
+  float* p = panel_p + vector * kLanes;
+  float* ds = panel_ds + vector * kLanes;
+  const KeyRun keys = run_of_keys;
+  for_row_runs(end - begin, [=, &ahead](auto run, int64_t first) HWY_ATTR {
     constexpr int R = run;
     ahead.fetch();
-    const KeyRun& keys = run_of_keys;
     const int64_t key = begin + first;
     const int64_t index = tile + key;
-    PanelVector acc[R][kVectors];
-    set_zero(acc);
-    multiply_add(d_o, keys.values + index * keys.value_stride, keys.value_stride, 1, value_dim, acc);
+    // Copies, as in the forward: they stay in registers.
+    const float* const biases = keys.log_counts == nullptr ? kNoBias : keys.log_counts + index;
+    const float *const scale_of = scale, *const lse_of = lse;
+    float* const p_run = p + key * kWeightStride;
+    float* const ds_run = ds + key * kWeightStride;
+    Tile<R> acc;
+    set_zero<S>(acc);
+    multiply_add<S>(d_o, keys.values + index * keys.value_stride, keys.value_stride, 1, value_dim, acc);
 #pragma GCC unroll 8
-    for (int r = 0; r < R; ++r) {
-#pragma GCC unroll 8
-      for (int x = 0; x < kVectors; ++x) {
-        hn::Store(hn::Sub(acc[r][x], hn::Load(d, delta + x * kLanes)), d, ds + (key + r) * kWeightStride + x * kLanes);
+    for (int x = S::kBegin; x < S::kEnd; ++x) {
+      const PanelVector subtracted = hn::Load(d, delta + x * kLanes);
+#pragma GCC unroll 12
+      for (int r = 0; r < R; ++r) {
+        hn::Store(hn::Sub(acc[r][x], subtracted), d, ds_run + r * kWeightStride + x * kLanes);
       }
     }
-    set_zero(acc);
-    multiply_add(q, keys.keys + index * keys.key_stride, keys.key_stride, 1, key_dim, acc);
+    set_zero<S>(acc);
+    multiply_add<S>(q, keys.keys + index * keys.key_stride, keys.key_stride, 1, key_dim, acc);
 #pragma GCC unroll 8
-    for (int r = 0; r < R; ++r) {
-      const PanelVector bias = keys.log_counts == nullptr ? hn::Zero(d) : hn::Set(d, keys.log_counts[index + r]);
-#pragma GCC unroll 8
-      for (int x = 0; x < kVectors; ++x) {
-        const int64_t at = (key + r) * kWeightStride + x * kLanes;
-        const PanelVector s = hn::MulAdd(acc[r][x], hn::Load(d, scale + x * kLanes), bias);
-        const PanelVector probability = exp2(d, hn::Sub(s, hn::Load(d, lse + x * kLanes)));
-        hn::Store(probability, d, p + at);
-        hn::Store(hn::Mul(probability, hn::Load(d, ds + at)), d, ds + at);
+    for (int x = S::kBegin; x < S::kEnd; ++x) {
+      const PanelVector scale_x = hn::Load(d, scale_of + x * kLanes), lse_x = hn::Load(d, lse_of + x * kLanes);
+#pragma GCC unroll 12
+      for (int r = 0; r < R; ++r) {
+        const int64_t at = r * kWeightStride + x * kLanes;
+        const PanelVector s = hn::MulAdd(acc[r][x], scale_x, hn::Set(d, biases[r]));
+        const PanelVector probability = exp2(d, hn::Sub(s, lse_x));
+        hn::Store(probability, d, p_run + at);
+        hn::Store(hn::Mul(probability, hn::Load(d, ds_run + at)), d, ds_run + at);
       }
     }
   });
-  if (!range.masked()) return;
-  for (int64_t key = range.begin; key < range.end; ++key) {
-    if (key >= range.full_begin && key < range.full_end) continue;
-    for (int x = 0; x < kVectors; ++x) {
-      const auto mask = visible(range, key, x);
-      const int64_t at = key * kWeightStride + x * kLanes;
-      hn::Store(hn::IfThenElseZero(mask, hn::Load(d, p + at)), d, p + at);
-      hn::Store(hn::IfThenElseZero(mask, hn::Load(d, ds + at)), d, ds + at);
-    }
+}
+
+// A vector's weights <- 0 where a row may not see the key
+HWY_NOINLINE void mask_weights(const TileRange& range, int x, float* p, float* ds) {
+  const PanelTag d;
+  const VectorRange& vector = range.vectors[x];
+  for (int64_t key = vector.begin; key < vector.end; ++key) {
+    if (key == vector.full_begin) key = vector.full_end;
+    if (key >= vector.end) break;
+    const auto mask = visible(range, key, x);
+    const int64_t at = key * kWeightStride + x * kLanes;
+    hn::Store(hn::IfThenElseZero(mask, hn::Load(d, p + at)), d, p + at);
+    hn::Store(hn::IfThenElseZero(mask, hn::Load(d, ds + at)), d, ds + at);
   }
 }
 
-// d_q' <- (add ? d_q' : 0) + dS . k
-HWY_NOINLINE void query_gradient(const KeyRun& keys, int64_t tile, const TileRange& range, int64_t dim,
-                                 const float* HWY_RESTRICT ds, float* HWY_RESTRICT d_q, bool add) {
+// A vector's weights of the keys [begin, end) <- 0
+HWY_INLINE void clear_weights(int x, int64_t begin, int64_t end, float* p, float* ds) {
   const PanelTag d;
-  const float* first = keys.keys + (tile + range.begin) * keys.key_stride;
-  const float* first_ds = ds + range.begin * kWeightStride;
-  const int64_t stride = keys.key_stride, count = range.end - range.begin;
-  for_row_runs(dim, [=](auto run, int64_t column) HWY_ATTR {
+  for (int64_t key = begin; key < end; ++key) {
+    hn::Store(hn::Zero(d), d, p + key * kWeightStride + x * kLanes);
+    hn::Store(hn::Zero(d), d, ds + key * kWeightStride + x * kLanes);
+  }
+}
+
+// d_q' <- (add ? d_q' : 0) + dS . k for the slice's vectors from `vector` on
+template <class S>
+HWY_NOINLINE void query_gradient(const KeyRun& keys, int64_t tile, const TileRange& range, int vector, int64_t dim,
+                                 const float* panel_ds, float* panel_d_q, bool add) {
+  const PanelTag d;
+  const float* first = keys.keys + tile * keys.key_stride;
+  const float* ds = panel_ds + vector * kLanes;
+  float* d_q = panel_d_q + vector * kLanes;
+  const int64_t stride = keys.key_stride;
+  for_row_runs(dim, [=, &range](auto run, int64_t column) HWY_ATTR {
     constexpr int R = run;
-    PanelVector acc[R][kVectors];
-    set_zero(acc);
-    multiply_add(first_ds, first + column, 1, stride, count, acc, kWeightStride);
+    Tile<R> acc;
+    set_zero<S>(acc);
+    multiply_add_range<S>(ds, kWeightStride, first + column, stride, range, acc);
+    float* const sums = d_q + column * kPanel;
+    if (add) {
+#pragma GCC unroll 12
+      for (int r = 0; r < R; ++r) {
 #pragma GCC unroll 8
+        for (int x = S::kBegin; x < S::kEnd; ++x) {
+          acc[r][x] = hn::Add(hn::Load(d, sums + r * kPanel + x * kLanes), acc[r][x]);
+        }
+      }
+    }
+#pragma GCC unroll 12
     for (int r = 0; r < R; ++r) {
 #pragma GCC unroll 8
-      for (int x = 0; x < kVectors; ++x) {
-        float* at = d_q + (column + r) * kPanel + x * kLanes;
-        hn::Store(add ? hn::Add(hn::Load(d, at), acc[r][x]) : acc[r][x], d, at);
-      }
+      for (int x = S::kBegin; x < S::kEnd; ++x) hn::Store(acc[r][x], d, sums + r * kPanel + x * kLanes);
     }
   });
 }
 
-// The keys of a tile that a panel sees; later panels neither begin nor end before earlier ones.
-struct PanelKeys {
-  int64_t begin, end;
+// Which rows of a block see the keys of a tile: in the window the rows whose keys begin and end there.
+struct KeyRows {
+  const Reading* reading;
+  int64_t first_row, rows;  // of the block
+  int64_t tile;             // first key
+  bool in_dictionary;
+
+  // The rows [begin, end) of the block that see one of the keys [key, key + count) of the tile
+  int64_t begin(int64_t key) const {
+    if (in_dictionary) return 0;
+    const int64_t time = tile + key - reading->first_last;
+    return std::clamp<int64_t>(time * reading->group - first_row, 0, rows);
+  }
+  int64_t end(int64_t key, int64_t count) const {
+    if (in_dictionary || reading->span > tile + key + count + reading->window.count) return rows;
+    const int64_t time = tile + key + count - 1 + reading->span - reading->first_last;
+    return std::clamp<int64_t>(time * reading->group - first_row, 0, rows);
+  }
 };
 
 // gradient[key][:] <- gradient[key][:] + sum over rows of weights[key][row] columns[:, row, :]
-HWY_NOINLINE void key_gradient(const float* HWY_RESTRICT weights, const float* HWY_RESTRICT columns, int64_t rows,
-                               int64_t dim, int64_t begin, int64_t end, const PanelKeys* panel_keys, int64_t panels,
+HWY_NOINLINE void key_gradient(const float* HWY_RESTRICT weights, const float* HWY_RESTRICT columns,
+                               int64_t packed_rows, int64_t dim, int64_t begin, int64_t end, const KeyRows& key_rows,
                                float* HWY_RESTRICT gradient, int64_t stride, Ahead& ahead) {
   const PanelTag d;
   for (int64_t column = 0; column < dim; column += kPanel) {
-    const float* lanes = columns + column * rows;
-    int64_t first_panel = 0;
-    for_row_runs(end - begin, [=, &first_panel, &ahead](auto run, int64_t first) HWY_ATTR {
-      constexpr int R = run;
-      ahead.fetch();
-      const int64_t key = begin + first;
-      while (panel_keys[first_panel].end <= key) ++first_panel;
-      int64_t last_panel = panels - 1;
-      while (panel_keys[last_panel].begin >= key + R) --last_panel;
-      PanelVector acc[R][kVectors];
-      set_zero(acc);
-      multiply_add(lanes + first_panel * kPanel * kPanel, weights + key * kWeightStride + first_panel * kPanel,
-                   kWeightStride, 1, (last_panel + 1 - first_panel) * kPanel, acc);
+    const float* lanes = columns + column * packed_rows;
+    for_used_vectors(dim - column, [=, &key_rows, &ahead](auto slice) HWY_ATTR {
+      using S = decltype(slice);
+      for_row_runs(end - begin, [=, &key_rows, &ahead](auto run, int64_t first) HWY_ATTR {
+        constexpr int R = run;
+        ahead.fetch();
+        const int64_t key = begin + first;
+        const int64_t first_row = key_rows.begin(key), end_row = key_rows.end(key, R);
+        Tile<R> acc;
+        set_zero<S>(acc);
+        multiply_add<S>(lanes + first_row * kPanel, weights + key * kWeightStride + first_row, kWeightStride, 1,
+                        end_row - first_row, acc);
+        float* const sums = gradient + key * stride + column;
+        const int64_t row_stride = stride;
+#pragma GCC unroll 12
+        for (int r = 0; r < R; ++r) {
 #pragma GCC unroll 8
-      for (int r = 0; r < R; ++r) {
-#pragma GCC unroll 8
-        for (int x = 0; x < kVectors; ++x) {
-          float* at = gradient + (key + r) * stride + column + x * kLanes;
-          hn::Store(hn::Add(hn::Load(d, at), acc[r][x]), d, at);
+          for (int x = S::kBegin; x < S::kEnd; ++x) {
+            float* at = sums + r * row_stride + x * kLanes;
+            hn::Store(hn::Add(hn::Load(d, at), acc[r][x]), d, at);
+          }
         }
-      }
+      });
     });
   }
 }
 
 // gradient[key] <- gradient[key] + sum over rows of weights[key][row]
-HWY_NOINLINE void log_count_gradient(const float* HWY_RESTRICT weights, int64_t rows, int64_t begin, int64_t end,
-                                     float* HWY_RESTRICT gradient) {
+HWY_NOINLINE void log_count_gradient(const float* HWY_RESTRICT weights, int64_t begin, int64_t end,
+                                     const KeyRows& key_rows, float* HWY_RESTRICT gradient) {
   const PanelTag d;
   for (int64_t key = begin; key < end; ++key) {
     const float* of_key = weights + key * kWeightStride;
     PanelVector sum = hn::Zero(d);
-    for (int64_t row = 0; row < rows; row += kLanes) sum = hn::Add(sum, hn::Load(d, of_key + row));
-    gradient[key] += hn::GetLane(hn::SumOfLanes(d, sum));
-  }
-}
-
-// A panel's weights of the keys [begin, end) <- 0
-HWY_INLINE void clear_weights(float* p, float* ds, int64_t begin, int64_t end) {
-  for (int64_t key = begin; key < end; ++key) {
-    std::memset(p + key * kWeightStride, 0, kPanel * sizeof(float));
-    std::memset(ds + key * kWeightStride, 0, kPanel * sizeof(float));
+    int64_t row = key_rows.begin(key);
+    const int64_t end_row = key_rows.end(key, 1);
+    for (; row + kLanes <= end_row; row += kLanes) sum = hn::Add(sum, hn::LoadU(d, of_key + row));
+    float rest = 0.0f;
+    for (; row < end_row; ++row) rest += of_key[row];
+    gradient[key] += hn::GetLane(hn::SumOfLanes(d, sum)) + rest;
   }
 }
 
@@ -271,55 +320,70 @@ HWY_NOINLINE void backward_tile(const BackwardBlock& block, const Workspace& sha
   const bool in_dictionary = tile_index < block.dictionary_tiles();
   const KeyRun& keys = in_dictionary ? reading.dictionary : reading.window;
   const KeyRunGradient& gradient = in_dictionary ? block.d_dictionary : block.d_window;
+  const int64_t size = in_dictionary ? kBackwardTile : block.window_tile();
   const int64_t tile =
-      (in_dictionary ? tile_index : tile_index - block.dictionary_tiles() + block.first_window_tile()) * kBackwardTile;
-  const int64_t count = std::min(kBackwardTile, keys.count - tile);
-  float* p = own.scores.ensure(2 * kBackwardTile * kWeightStride);
-  float* ds = p + kBackwardTile * kWeightStride;
-  PanelKeys panel_keys[kBlockRows / kPanel];
+      in_dictionary ? tile_index * size : block.window_begin() + (tile_index - block.dictionary_tiles()) * size;
+  const int64_t read_end = in_dictionary ? keys.count : block.window_end();
+  const int64_t count = std::min(size, read_end - tile);
+  float* p = own.scores.ensure(2 * size * kWeightStride);
+  float* ds = p + size * kWeightStride;
   // While the probabilities are computed, the gradients they go to are fetched; while those are summed, the next tile.
-  const int64_t first_tile = in_dictionary ? 0 : block.first_window_tile();
-  const int64_t last_tile = in_dictionary ? block.dictionary_tiles() - 1 : block.last_window_tile();
-  const int64_t read_end = std::min(keys.count, (last_tile + 1) * kBackwardTile);
-  const bool far = beyond_cache(reading, read_end - first_tile * kBackwardTile, 2);
+  const bool far = beyond_cache(reading, in_dictionary ? keys.count : read_end - block.window_begin(), 2);
   const int64_t runs = count / kRun;
   Ahead gradients_ahead, keys_ahead;
   if (far) {
     const KeyRun sums{gradient.keys, gradient.values, nullptr, gradient.key_stride, gradient.value_stride};
-    gradients_ahead.add(reading, sums, tile, count);
-    keys_ahead.add(reading, keys, tile + count, std::min(kBackwardTile, read_end - tile - count));
+    gradients_ahead.add(reading, sums, tile - gradient.first, count);
+    keys_ahead.add(reading, keys, tile + count, std::min(size, read_end - tile - count));
   }
-  if (in_dictionary) keys_ahead.add_share(block.upcoming, tile, tile + count, keys.count);
+  // With a dictionary, the tiles of the window add nothing to what its own fetch.
+  if (in_dictionary || block.dictionary_tiles() == 0) {
+    const int64_t first = in_dictionary ? 0 : block.window_begin();
+    keys_ahead.add_share(block.upcoming, tile - first, tile - first + count, read_end - first);
+  }
   gradients_ahead.spread(packed.panels * runs);
-  keys_ahead.spread((padded(reading.key_dim) + padded(reading.value_dim)) / kPanel * runs);
+  keys_ahead.spread((padded_to_panel(reading.key_dim) + padded_to_panel(reading.value_dim)) / kPanel * runs);
 
   int64_t begin = count, end = 0;
   for (int64_t panel = 0; panel < packed.panels; ++panel) {
     const int64_t first_row = block.first_row + panel * kPanel;
     const int64_t rows = std::min(kPanel, block.first_row + block.rows - first_row);
-    const TileRange range = in_dictionary ? TileRange::all(count) : window_range(reading, first_row, rows, tile, count);
+    const TileRange range =
+        in_dictionary ? TileRange::all(count, rows) : window_range(reading, first_row, rows, tile, count);
     float* panel_p = p + panel * kPanel;
     float* panel_ds = ds + panel * kPanel;
     float* panel_d_q = d_q + panel * reading.key_dim * kPanel;
-    panel_keys[panel] = {range.begin, std::max(range.begin, range.end)};
-    if (range.empty()) {
-      clear_weights(panel_p, panel_ds, 0, count);
-      if (!add) std::memset(panel_d_q, 0, reading.key_dim * kPanel * sizeof(float));
-      continue;
+    for_range_parts(range, [&](auto slice, int vector, int64_t part_begin, int64_t part_end) HWY_ATTR {
+      probabilities<decltype(slice)>(reading, packed, panel, vector, keys, tile, part_begin, part_end, panel_p,
+                                     panel_ds, gradients_ahead);
+    });
+    for (int x = 0; x * kLanes < used_lanes(rows); ++x) {
+      const VectorRange& vector = range.vectors[x];
+      if (vector.masked()) mask_weights(range, x, panel_p, panel_ds);
+      // A run of keys may reach beyond what the vector sees.
+      clear_weights(x, std::max<int64_t>(0, vector.begin - kRun), vector.begin, panel_p, panel_ds);
+      clear_weights(x, vector.end, std::min(count, vector.end + kRun), panel_p, panel_ds);
+      if (vector.empty() && !add) {
+        for (int64_t i = 0; i < reading.key_dim; ++i) {
+          std::memset(panel_d_q + i * kPanel + x * kLanes, 0, kLanes * sizeof(float));
+        }
+      }
     }
+    if (range.empty()) continue;
     begin = std::min(begin, range.begin);
     end = std::max(end, range.end);
-    // A run of keys may reach beyond what the panel sees.
-    clear_weights(panel_p, panel_ds, 0, range.begin);
-    clear_weights(panel_p, panel_ds, range.end, count);
-    probabilities(reading, packed, panel, keys, tile, range, panel_p, panel_ds, gradients_ahead);
-    query_gradient(keys, tile, range, reading.key_dim, panel_ds, panel_d_q, add);
+    for_seeing_vectors(range, [&](auto slice, int vector) HWY_ATTR {
+      query_gradient<decltype(slice)>(keys, tile, range, vector, reading.key_dim, panel_ds, panel_d_q, add);
+    });
   }
-  key_gradient(p, packed.d_o_columns, packed.rows, reading.value_dim, begin, end, panel_keys, packed.panels,
-               gradient.values + tile * gradient.value_stride, gradient.value_stride, keys_ahead);
-  key_gradient(ds, packed.beta_q_columns, packed.rows, reading.key_dim, begin, end, panel_keys, packed.panels,
-               gradient.keys + tile * gradient.key_stride, gradient.key_stride, keys_ahead);
-  if (gradient.log_counts != nullptr) log_count_gradient(ds, packed.rows, begin, end, gradient.log_counts + tile);
+  const KeyRows key_rows = {&reading, block.first_row, block.rows, tile, in_dictionary};
+  key_gradient(p, packed.d_o_columns, packed.rows, reading.value_dim, begin, end, key_rows,
+               gradient.values + (tile - gradient.first) * gradient.value_stride, gradient.value_stride, keys_ahead);
+  key_gradient(ds, packed.beta_q_columns, packed.rows, reading.key_dim, begin, end, key_rows,
+               gradient.keys + (tile - gradient.first) * gradient.key_stride, gradient.key_stride, keys_ahead);
+  if (gradient.log_counts != nullptr) {
+    log_count_gradient(ds, begin, end, key_rows, gradient.log_counts + tile - gradient.first);
+  }
 }
 
 HWY_NOINLINE void backward_finish(const BackwardBlock& block, const Workspace& shared, const float* d_q) {
@@ -330,7 +394,7 @@ HWY_NOINLINE void backward_finish(const BackwardBlock& block, const Workspace& s
     const int64_t first = block.first_row + p * kPanel;
     const int64_t count = std::min(kPanel, block.first_row + block.rows - first);
     alignas(64) float d_beta[kPanel];
-    pack_delta(packed.q + p * dim * kPanel, d_q + p * dim * kPanel, dim, d_beta);
+    pack_delta(packed.q + p * dim * kPanel, d_q + p * dim * kPanel, count, dim, d_beta);
     float* rows[kPanel];
     for (int64_t lane = 0; lane < kPanel; ++lane) rows[lane] = packed.scratch + lane * dim;
     unpack_panel(d_q + p * dim * kPanel, dim, rows, count);

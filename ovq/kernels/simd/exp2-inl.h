@@ -1,5 +1,6 @@
-// 2^x in float: relative error below 1.3e-7 for x in [-126, 127], 0 below -126.5 (and for -inf), NaN for NaN, exactly 1
-// at 0. A polynomial of degree 5: what a float softmax needs, and no more.
+// 2^x in float: relative error below 1.7e-7 for x in [-126, 127], 0 below -127 (and for -inf) and next to nothing in
+// between, NaN for NaN, exactly 1 at 0: what a float softmax needs, and no more. A polynomial of degree 5; with AVX-512
+// a table of 32 and one of degree 2: ten instructions instead of twelve.
 #if defined(OVQ_KERNELS_SIMD_EXP2_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef OVQ_KERNELS_SIMD_EXP2_INL_H_
 #undef OVQ_KERNELS_SIMD_EXP2_INL_H_
@@ -7,12 +8,41 @@
 #define OVQ_KERNELS_SIMD_EXP2_INL_H_
 #endif
 
+#include <cstdint>
+
 #include "hwy/highway.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace ovq::kernels::detail {
 namespace HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
+
+#if HWY_TARGET == HWY_AVX3
+
+// Bits of 2^(j / 32), less j << 18
+alignas(64) inline constexpr int32_t kExp2Table[32] = {
+    0x3F800000, 0x3F7ECD87, 0x3F7DAAC3, 0x3F7C980F, 0x3F7B95C2, 0x3F7AA43A, 0x3F79C3D3, 0x3F78F4F0,
+    0x3F7837F0, 0x3F778D3A, 0x3F76F532, 0x3F767043, 0x3F75FED7, 0x3F75A15B, 0x3F75583F, 0x3F7523F6,
+    0x3F7504F3, 0x3F74FBAF, 0x3F7508A4, 0x3F752C4D, 0x3F75672A, 0x3F75B9BE, 0x3F76248C, 0x3F76A81E,
+    0x3F7744FD, 0x3F77FBB8, 0x3F78CCDF, 0x3F79B907, 0x3F7AC0C7, 0x3F7BE4BA, 0x3F7D257D, 0x3F7E83B3};
+
+HWY_INLINE hn::Vec512<float> exp2(hn::Full512<float> d, hn::Vec512<float> x) {
+  const hn::Full512<int32_t> di;
+  // 2^-127 has a zero exponent, which makes it 0 below. NaN stays: of two operands x86's maximum then takes the second.
+  x = hn::Max(hn::Set(d, -127.0f), x);
+  // Adding 1.5 * 2^18 leaves round(32 x) in the low bits of the sum: five for the table, the others the exponent.
+  const auto magic = hn::Set(d, 393216.0f);
+  const auto shifted = hn::Add(x, magic);
+  const auto fraction = hn::Sub(x, hn::Sub(shifted, magic));  // in [-1/64, 1/64]
+  const auto index = hn::BitCast(di, shifted);
+  const hn::Vec512<int32_t> entry{
+      _mm512_permutex2var_epi32(hn::Load(di, kExp2Table).raw, index.raw, hn::Load(di, kExp2Table + 16).raw)};
+  const auto power = hn::BitCast(d, hn::Add(entry, hn::ShiftLeft<18>(index)));
+  const auto slope = hn::MulAdd(fraction, hn::Set(d, 0.240226507f), hn::Set(d, 0.693157341f));
+  return hn::MulAdd(hn::Mul(power, fraction), slope, power);
+}
+
+#else
 
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE V exp2(D d, V x) {
@@ -39,6 +69,8 @@ HWY_INLINE V exp2(D d, V x) {
   const auto exponent = hn::Add(hn::ShiftLeft<23>(hn::BitCast(di, shifted)), hn::Set(di, 127 << 23));
   return hn::Mul(p, hn::BitCast(d, exponent));
 }
+
+#endif  // HWY_TARGET == HWY_AVX3
 
 }  // namespace HWY_NAMESPACE
 }  // namespace ovq::kernels::detail

@@ -48,29 +48,15 @@ HWY_NOINLINE void dot_key_group(const float* HWY_RESTRICT rows, const float* HWY
 
 #else
 
-using KeyTag = hn::CappedTag<float, 8>;
-using KeyVector = hn::Vec<KeyTag>;
-inline constexpr int kKeyLanes = hn::MaxLanes(KeyTag());
-inline constexpr int kKeyVectors = kKeyGroup / kKeyLanes;
-
-// Four elements of row at[0], and of at[4] in the upper half where a vector has one
-HWY_INLINE KeyVector load_rows(const float* const* at, int64_t i) {
-  const KeyTag d;
-#if HWY_TARGET == HWY_AVX2
-  const hn::Half<KeyTag> half;
-  return hn::Combine(d, hn::LoadU(half, at[4] + i), hn::LoadU(half, at[0] + i));
-#else
-  return hn::LoadU(d, at[0] + i);
-#endif
-}
+inline constexpr int kKeyVectors = kKeyGroup / kLanes;
 
 // dot[row][key] <- rows[row] . keys[key] for up to kKeyGroup keys; rows are `dim` floats apart. Rows of keys lie one
 // after another, and the next group is prefetched in that order: the transposed access alone loses half the bandwidth.
 template <int R>
 HWY_NOINLINE void dot_key_group(const float* HWY_RESTRICT rows, const float* HWY_RESTRICT keys, int64_t stride,
                                 int64_t count, int64_t dim, float (&dot)[R][kKeyGroup]) {
-  const KeyTag d;
-  KeyVector acc[R][kKeyVectors];
+  const PanelTag d;
+  PanelVector acc[R][kKeyVectors];
   for (int r = 0; r < R; ++r) {
     for (int g = 0; g < kKeyVectors; ++g) acc[r][g] = hn::Zero(d);
   }
@@ -79,12 +65,12 @@ HWY_NOINLINE void dot_key_group(const float* HWY_RESTRICT rows, const float* HWY
   const float* ahead = keys + kKeyGroup * stride;
   const int64_t whole = dim / 4 * 4;
   for (int64_t i = 0; i < whole; i += 4) {
-    for (int line = 0; line < 4; ++line) hwy::Prefetch(ahead + (i + line) * kPanel);
+    for (int line = 0; line < 4; ++line) hwy::Prefetch(ahead + (i + line) * kLine);
 #pragma GCC unroll 4
     for (int g = 0; g < kKeyVectors; ++g) {
-      const float* const* group = at + g * kKeyLanes;
-      KeyVector a = load_rows(group, i), b = load_rows(group + 1, i);
-      KeyVector c = load_rows(group + 2, i), e = load_rows(group + 3, i);
+      const float* const* group = at + g * kLanes;
+      PanelVector a = load_blocks(d, group, i), b = load_blocks(d, group + 1, i);
+      PanelVector c = load_blocks(d, group + 2, i), e = load_blocks(d, group + 3, i);
       transpose(d, a, b, c, e);
 #pragma GCC unroll 8
       for (int r = 0; r < R; ++r) {
@@ -100,12 +86,12 @@ HWY_NOINLINE void dot_key_group(const float* HWY_RESTRICT rows, const float* HWY
     alignas(64) float column[kKeyGroup];
     for (int64_t key = 0; key < kKeyGroup; ++key) column[key] = at[key][i];
     for (int g = 0; g < kKeyVectors; ++g) {
-      const KeyVector a = hn::Load(d, column + g * kKeyLanes);
+      const PanelVector a = hn::Load(d, column + g * kLanes);
       for (int r = 0; r < R; ++r) acc[r][g] = hn::MulAdd(a, hn::Set(d, rows[r * dim + i]), acc[r][g]);
     }
   }
   for (int r = 0; r < R; ++r) {
-    for (int g = 0; g < kKeyVectors; ++g) hn::Store(acc[r][g], d, dot[r] + g * kKeyLanes);
+    for (int g = 0; g < kKeyVectors; ++g) hn::Store(acc[r][g], d, dot[r] + g * kLanes);
   }
 }
 
@@ -158,7 +144,7 @@ struct RowSoftmax {
 HWY_NOINLINE float softmax_row(RowSoftmax& state, float* HWY_RESTRICT scores, int64_t begin, int64_t end,
                                const float* values) {
   const PanelTag d;
-  alignas(64) float lanes[kPanel];
+  alignas(64) float lanes[kLanes];
   PanelVector maxima = hn::Set(d, state.max);
   int64_t whole = begin;
   for (; whole + kLanes <= end; whole += kLanes) maxima = hn::Max(maxima, hn::LoadU(d, scores + whole));
@@ -170,7 +156,7 @@ HWY_NOINLINE float softmax_row(RowSoftmax& state, float* HWY_RESTRICT scores, in
   float sum = 0.0f;
   for (int64_t key = begin; key < end; key += kLanes) {
     const int64_t count = std::min<int64_t>(kLanes, end - key);
-    for (int line = 0; line < kLanes; ++line, values += kPanel) hwy::Prefetch(values);
+    for (int line = 0; line < kLanes; ++line, values += kLine) hwy::Prefetch(values);
     std::memset(lanes, 0, sizeof(lanes));
     std::memcpy(lanes, scores + key, count * sizeof(float));
     hn::Store(exp2(d, hn::Sub(hn::Load(d, lanes), hn::Set(d, max))), d, lanes);
@@ -195,7 +181,7 @@ HWY_INLINE void accumulate_columns(D d, const float* HWY_RESTRICT p, const float
   for (int i = 0; i < Keys; ++i) weights[i] = hn::Set(d, p[i]);
   for (int64_t column = begin; column + lanes <= end; column += lanes) {
     // The next rows, in the order in which they lie.
-    for (int64_t i = 0; i < Keys * lanes; i += kPanel) hwy::Prefetch(ahead + column * Keys + i);
+    for (int64_t i = 0; i < Keys * lanes; i += kLine) hwy::Prefetch(ahead + column * Keys + i);
     auto sum = hn::LoadU(d, acc + column);
 #pragma GCC unroll 8
     for (int i = 0; i < Keys; ++i) sum = hn::MulAdd(weights[i], hn::LoadU(d, values + i * stride + column), sum);
@@ -233,7 +219,7 @@ HWY_NOINLINE void forward_few_rows(const ForwardBlock& block, Workspace& workspa
   const int64_t dictionary = reading.dictionary.count;
   const int64_t first = block.rows == 0 ? 0 : reading.first(block.first_row);
   const int64_t last = block.rows == 0 ? -1 : reading.last(block.first_row + block.rows - 1);
-  const int64_t score_floats = round_up(dictionary + last + 1, kPanel);
+  const int64_t score_floats = round_up(dictionary + last + 1, kKeyGroup);
   FewRows few;
   few.queries = static_cast<int>(block.rows);
   few.searched = static_cast<int>(block.search_count);
@@ -250,7 +236,7 @@ HWY_NOINLINE void forward_few_rows(const ForwardBlock& block, Workspace& workspa
     } else {
       std::memcpy(rows + r * dim, q, dim * sizeof(float));
     }
-    few.scale[r] = reading.beta[row % reading.group] * kLog2E;
+    few.scale[r] = reading.beta_of(row) * kLog2E;
     few.scores[r] = scores + r * score_floats;
   }
   for (int r = 0; r < few.searched; ++r) {
@@ -271,21 +257,27 @@ HWY_NOINLINE void forward_few_rows(const ForwardBlock& block, Workspace& workspa
     const int64_t row = block.first_row + r;
     RowSoftmax softmax;
     std::memset(out, 0, reading.value_dim * sizeof(float));
-    const auto read = [&](const KeyRun& keys, float* p, int64_t begin, int64_t end) HWY_ATTR {
-      for (int64_t tile = begin / kTile * kTile; tile < end; tile += kTile) {
-        const int64_t tile_begin = std::max(begin, tile), tile_end = std::min(end, tile + kTile);
+    // In the steps of a panel: of kTile keys, or all at once.
+    const auto read = [&](const KeyRun& keys, float* p, int64_t begin, int64_t end, int64_t step) HWY_ATTR {
+      for (int64_t tile = begin / step * step; tile < end; tile += step) {
+        const int64_t tile_begin = std::max(begin, tile), tile_end = std::min(end, tile + step);
         const float* ahead = keys.values + (tile_begin + kValueRows) * keys.value_stride;
         const float rescale = softmax_row(softmax, p, tile_begin, tile_end, ahead);
         accumulate_row(p, keys, tile_begin, tile_end, reading.value_dim, rescale, acc, out);
       }
     };
-    read(reading.dictionary, few.scores[r] - dictionary, 0, dictionary);
-    read(reading.window, few.scores[r], reading.first(row), reading.last(row) + 1);
+    read(reading.dictionary, few.scores[r] - dictionary, 0, dictionary, kTile);
+    const int64_t window_end = reading.last(row) + 1;
+    read(reading.window, few.scores[r], reading.first(row), window_end, reading.walked_span() > 0 ? window_end : kTile);
     const float inverse = 1.0f / softmax.sum;
     float* o = block.o.at(row, reading.group);
     for (int64_t i = 0; i < reading.value_dim; ++i) o[i] = out[i] * inverse;
     if (block.lse.data != nullptr) {
-      *block.lse.at(row, reading.group) = (softmax.max + std::log2(softmax.sum)) * kLn2;
+      alignas(64) float max[kLanes], sum[kLanes], lse[kLanes];
+      hn::Store(hn::Set(PanelTag(), softmax.max), PanelTag(), max);
+      hn::Store(hn::Set(PanelTag(), softmax.sum), PanelTag(), sum);
+      log_sum_exp(max, sum, lse);
+      *block.lse.at(row, reading.group) = lse[0];
     }
   }
 }

@@ -21,6 +21,7 @@
 
 #include "hwy/highway.h"
 #include "ovq/kernels/simd/exp2-inl.h"
+#include "ovq/kernels/simd/log2-inl.h"
 #include "ovq/kernels/simd/matmul-inl.h"
 #include "ovq/kernels/simd/panel-inl.h"
 #include "ovq/kernels/simd/read_kernels.h"
@@ -35,32 +36,72 @@ inline constexpr float kLn2 = 0.693147180559945309417f;
 // Where the running maximum starts: below every score, and finite, so that nothing becomes inf - inf.
 inline constexpr float kLowest = std::numeric_limits<float>::lowest();
 
-// The part of a tile that a panel reads: keys [begin, end), of which [full_begin, full_end) are visible to all its
-// rows.
-struct TileRange {
+// The keys [begin, end) that some row of a vector sees; all of its rows see [full_begin, full_end).
+struct VectorRange {
   int64_t begin = 0, full_begin = 0, full_end = 0, end = 0;
-  alignas(64) float first[kPanel];  // of each row, relative to the tile; only set where the range is not full
+
+  bool empty() const { return begin >= end; }
+  bool masked() const { return begin < full_begin || full_end < end; }
+};
+
+// The part of a tile that a panel reads. Of its keys [begin, end) those before `shared_begin` are seen by the lower
+// vector alone, and those from `shared_end` on by the upper one alone. Vectors that are no halves are not told apart.
+struct TileRange {
+  int64_t begin = 0, shared_begin = 0, shared_end = 0, end = 0;
+  int64_t full_begin = 0, full_end = 0;  // seen by all rows
+  VectorRange vectors[kVectors];
+  alignas(64) float first[kPanel];  // of each row, relative to the tile; only set where the range is masked
   alignas(64) float last[kPanel];
 
   bool empty() const { return begin >= end; }
   bool masked() const { return begin < full_begin || full_end < end; }
-  static TileRange all(int64_t count) { return {0, 0, count, count, {}, {}}; }
+
+  // All `count` keys of a tile, seen by all of the panel's `rows`
+  static TileRange all(int64_t count, int64_t rows) {
+    TileRange range;
+    range.end = range.shared_end = range.full_end = count;
+    range.shared_begin = used_lanes(rows) < kPanel ? count : 0;
+    for (int x = 0; x < kVectors; ++x) {
+      if (x * kLanes < used_lanes(rows)) range.vectors[x] = {0, 0, count, count};
+    }
+    return range;
+  }
 };
 
 // What rows first_row ... first_row + rows - 1 see of the window's keys [tile, tile + count).
-HWY_NOINLINE TileRange window_range(const Reading& reading, int64_t first_row, int64_t rows, int64_t tile,
-                                    int64_t count) {
+inline VectorRange rows_range(const Reading& reading, int64_t first_row, int64_t rows, int64_t tile, int64_t count) {
   const int64_t last_row = first_row + rows - 1;
-  TileRange range;
+  VectorRange range;
   range.begin = std::max<int64_t>(0, reading.first(first_row) - tile);
   range.end = std::min(count, reading.last(last_row) + 1 - tile);
-  if (range.empty()) return range;
+  if (rows <= 0 || range.empty()) return {};
   range.full_begin = std::max(range.begin, reading.first(last_row) - tile);
   range.full_end = std::min(range.end, reading.last(first_row) + 1 - tile);
   if (range.full_begin >= range.full_end) range.full_begin = range.full_end = range.end;
+  return range;
+}
+
+HWY_NOINLINE TileRange window_range(const Reading& reading, int64_t first_row, int64_t rows, int64_t tile,
+                                    int64_t count) {
+  const VectorRange all = rows_range(reading, first_row, rows, tile, count);
+  TileRange range;
+  range.begin = range.shared_begin = all.begin;
+  range.end = range.shared_end = all.end;
+  range.full_begin = all.full_begin;
+  range.full_end = all.full_end;
+  if (range.empty()) return range;
+  for (VectorRange& vector : range.vectors) vector = all;
+  if constexpr (kHalves) {
+    VectorRange& lower = range.vectors[0];
+    VectorRange& upper = range.vectors[kVectors - 1];
+    lower = rows_range(reading, first_row, std::min<int64_t>(rows, kLanes), tile, count);
+    upper = rows_range(reading, first_row + kLanes, rows - kLanes, tile, count);
+    range.shared_begin = upper.empty() ? all.end : upper.begin;
+    range.shared_end = lower.empty() ? all.begin : upper.empty() ? all.end : lower.end;
+  }
   if (!range.masked()) return range;
   for (int64_t lane = 0; lane < kPanel; ++lane) {
-    const int64_t row = std::min(first_row + lane, last_row);
+    const int64_t row = first_row + std::min(lane, rows - 1);
     range.first[lane] = static_cast<float>(std::clamp<int64_t>(reading.first(row) - tile, -1, count));
     range.last[lane] = static_cast<float>(std::clamp<int64_t>(reading.last(row) - tile, -1, count));
   }
@@ -72,6 +113,28 @@ HWY_INLINE auto visible(const TileRange& range, int64_t key, int x) {
   const PanelVector index = hn::Set(d, static_cast<float>(key));
   return hn::And(hn::Ge(index, hn::Load(d, range.first + x * kLanes)),
                  hn::Le(index, hn::Load(d, range.last + x * kLanes)));
+}
+
+// f(slice, vector, begin, end) for the parts of a range, `vector` being the first of the slice
+template <class F>
+HWY_INLINE void for_range_parts(const TileRange& range, F&& f) {
+  if constexpr (kHalves) {
+    if (range.begin < range.shared_begin) f(Lower(), 0, range.begin, range.shared_begin);
+  }
+  if (range.shared_begin < range.shared_end) f(Whole(), 0, range.shared_begin, range.shared_end);
+  if constexpr (kHalves) {
+    if (range.shared_end < range.end) f(Lower(), 1, range.shared_end, range.end);
+  }
+}
+
+// f(slice, vector) for the vectors that see anything of a range
+template <class F>
+HWY_INLINE void for_seeing_vectors(const TileRange& range, F&& f) {
+  if constexpr (kHalves) {
+    if (range.vectors[1].empty()) return f(Lower(), 0);
+    if (range.vectors[0].empty()) return f(Lower(), 1);
+  }
+  f(Whole(), 0);
 }
 
 // Whether the values of the keys [begin, end) have neither inf nor NaN.
@@ -88,149 +151,176 @@ HWY_INLINE bool all_finite(const float* values, int64_t stride, int64_t begin, i
   return tail == 0.0f && hn::AllTrue(d, hn::Eq(sum, hn::Zero(d)));
 }
 
-// multiply_add over keys of which a row takes only those it may see: p is zero for the others, but their value may be
-// NaN.
-template <int R>
-HWY_INLINE void multiply_add_visible(const float* HWY_RESTRICT p, const float* HWY_RESTRICT values, int64_t stride,
-                                     const TileRange& range, PanelVector (&acc)[R][kVectors]) {
-  const PanelTag d;
-  for (int64_t key = range.begin; key < range.end; ++key) {
-    for (int x = 0; x < kVectors; ++x) {
-      const auto mask = visible(range, key, x);
-      const PanelVector a = hn::Load(d, p + key * kPanel + x * kLanes);
-      for (int r = 0; r < R; ++r) {
-        acc[r][x] = hn::IfThenElse(mask, hn::MulAdd(hn::Set(d, values[key * stride + r]), a, acc[r][x]), acc[r][x]);
-      }
+// acc <- acc + sum over a range's keys of weights[key][lane] rows[key][:], each vector over the keys it sees
+template <class S, int R>
+HWY_INLINE void multiply_add_range(const float* HWY_RESTRICT weights, ptrdiff_t weight_stride,
+                                   const float* HWY_RESTRICT rows, ptrdiff_t stride, const TileRange& range,
+                                   Tile<R>& acc) {
+  const int64_t begin = range.begin, end = range.end;
+  if constexpr (S::kEnd < kVectors || !kHalves) {
+    multiply_add<S>(weights + begin * weight_stride, rows + begin * stride, 1, stride, end - begin, acc, weight_stride);
+  } else {
+    const int64_t both = range.shared_begin, upper = range.shared_end;
+    if (begin < both) {
+      multiply_add<Lower>(weights + begin * weight_stride, rows + begin * stride, 1, stride, both - begin, acc,
+                          weight_stride);
+    }
+    multiply_add<Whole>(weights + both * weight_stride, rows + both * stride, 1, stride, upper - both, acc,
+                        weight_stride);
+    if (upper < end) {
+      multiply_add<Upper>(weights + upper * weight_stride, rows + upper * stride, 1, stride, end - upper, acc,
+                          weight_stride);
     }
   }
 }
 
 struct ForwardPanel {
-  float* q;      // [key_dim][16]
-  float* out;    // [value_dim][16], before the division by sum
-  float* scale;  // [16] beta log2(e)
-  float* max;    // [16]
-  float* sum;    // [16]
+  float* q;      // [key_dim][kPanel]
+  float* out;    // [value_dim][kPanel], before the division by sum
+  float* scale;  // [kPanel] beta log2(e)
+  float* max;    // [kPanel]
+  float* sum;    // [kPanel]
   int64_t first_row, rows;
 
   static int64_t floats(const Reading& reading) { return (reading.key_dim + reading.value_dim + 3) * kPanel; }
 };
 
-// scores[key][lane] of the keys [begin, end) and their maximum over all of them
-HWY_NOINLINE void score_tile(const ForwardPanel& panel, const KeyRun& keys, int64_t tile, int64_t begin, int64_t end,
-                             int64_t dim, float* HWY_RESTRICT scores, PanelVector (&max)[kVectors], Ahead& ahead) {
+// The logarithms of a run of counts that are 1
+inline constexpr float kNoBias[kRun] = {};
+
+// scores[key][lane] of the keys [begin, end) and their maximum over all of them, for the slice's vectors from `vector`
+// on
+template <class S>
+HWY_NOINLINE void score_keys_of_tile(const ForwardPanel& panel, int vector, const KeyRun& keys, int64_t tile,
+                                     int64_t begin, int64_t end, int64_t dim, float* HWY_RESTRICT scores,
+                                     PanelVector* max, Ahead& ahead) {
   const PanelTag d;
   const float* first = keys.keys + (tile + begin) * keys.key_stride;
   const float* log_counts = keys.log_counts == nullptr ? nullptr : keys.log_counts + tile + begin;
-  const float* q = panel.q;
-  const float* scales = panel.scale;
+  const float* q = panel.q + vector * kLanes;
+  const float* scales = panel.scale + vector * kLanes;
   const int64_t stride = keys.key_stride;
-  float* to = scores + begin * kPanel;
-  // By value: what the stores below might alias would be loaded again after each of them.
-  for_row_runs(end - begin, [=, &max, &ahead](auto run, int64_t key) HWY_ATTR {
+  float* to = scores + begin * kPanel + vector * kLanes;
+  for_row_runs(end - begin, [=, &ahead](auto run, int64_t key) HWY_ATTR {
     constexpr int R = run;
     ahead.fetch();
-    PanelVector acc[R][kVectors];
-    set_zero(acc);
-    multiply_add(q, first + key * stride, stride, 1, dim, acc);
+    // Copies: what lies in the closure would be loaded again after each store, which might alias it.
+    const float* const biases = log_counts == nullptr ? kNoBias : log_counts + key;
+    const float* const scale_of = scales;
+    PanelVector* const max_of = max + vector;
+    float* const score = to + key * kPanel;
+    Tile<R> acc;
+    set_zero<S>(acc);
+    multiply_add<S>(q, first + key * stride, stride, 1, dim, acc);
 #pragma GCC unroll 8
-    for (int x = 0; x < kVectors; ++x) {
-      const PanelVector scale = hn::Load(d, scales + x * kLanes);
-      PanelVector run_max = max[x];  // in a register: through memory, the next run would wait for it
-#pragma GCC unroll 8
+    for (int x = S::kBegin; x < S::kEnd; ++x) {
+      const PanelVector scale = hn::Load(d, scale_of + x * kLanes);
+      PanelVector run_max = max_of[x];  // in a register: through memory, the next run would wait for it
+#pragma GCC unroll 12
       for (int r = 0; r < R; ++r) {
-        const PanelVector bias = log_counts == nullptr ? hn::Zero(d) : hn::Set(d, log_counts[key + r]);
-        const PanelVector s = hn::MulAdd(acc[r][x], scale, bias);
-        hn::Store(s, d, to + (key + r) * kPanel + x * kLanes);
+        const PanelVector s = hn::MulAdd(acc[r][x], scale, hn::Set(d, biases[r]));
+        hn::Store(s, d, score + r * kPanel + x * kLanes);
         run_max = hn::Max(run_max, s);
       }
-      max[x] = run_max;
+      max_of[x] = run_max;
     }
   });
 }
 
-// scores <- -inf where a row may not see the key; max over what is left
-HWY_NOINLINE void mask_tile(const TileRange& range, float* HWY_RESTRICT scores, PanelVector (&max)[kVectors]) {
+// scores <- -inf where a row of the vector may not see the key; returns the maximum of what is left
+HWY_NOINLINE PanelVector mask_vector(const TileRange& range, int x, float* HWY_RESTRICT scores) {
   const PanelTag d;
   const PanelVector hidden = hn::Set(d, -std::numeric_limits<float>::infinity());
-  for (int x = 0; x < kVectors; ++x) max[x] = hn::Set(d, kLowest);
-  for (int64_t key = range.begin; key < range.end; ++key) {
-    const bool full = key >= range.full_begin && key < range.full_end;
-    for (int x = 0; x < kVectors; ++x) {
+  const VectorRange& vector = range.vectors[x];
+  PanelVector max = hn::Set(d, kLowest);
+  const auto mask = [&](int64_t begin, int64_t end) HWY_ATTR {
+    for (int64_t key = begin; key < end; ++key) {
       float* at = scores + key * kPanel + x * kLanes;
-      PanelVector s = hn::Load(d, at);
-      if (!full) {
-        s = hn::IfThenElse(visible(range, key, x), s, hidden);
-        hn::Store(s, d, at);
-      }
-      max[x] = hn::Max(max[x], s);
+      const PanelVector s = hn::IfThenElse(visible(range, key, x), hn::Load(d, at), hidden);
+      hn::Store(s, d, at);
+      max = hn::Max(max, s);
     }
+  };
+  mask(vector.begin, vector.full_begin);
+  for (int64_t key = vector.full_begin; key < vector.full_end; ++key) {
+    max = hn::Max(max, hn::Load(d, scores + key * kPanel + x * kLanes));
   }
+  mask(vector.full_end, vector.end);
+  return max;
 }
 
-// scores <- p = 2^(s - m'); updates the panel's maximum and sum; returns 2^(m - m')
-HWY_NOINLINE void softmax_tile(const ForwardPanel& panel, int64_t begin, int64_t end,
-                               const PanelVector (&tile_max)[kVectors], float* HWY_RESTRICT scores,
-                               PanelVector (&rescale)[kVectors]) {
+// scores <- p = 2^(s - m'); updates the maximum and the sum of the vector's rows; returns 2^(m - m')
+HWY_NOINLINE PanelVector softmax_vector(const ForwardPanel& panel, int x, const VectorRange& range,
+                                        PanelVector tile_max, float* HWY_RESTRICT scores) {
   const PanelTag d;
-  PanelVector max[kVectors], sum[kVectors];
-#pragma GCC unroll 8
-  for (int x = 0; x < kVectors; ++x) {
-    const PanelVector old = hn::Load(d, panel.max + x * kLanes);
-    max[x] = hn::Max(old, tile_max[x]);
-    rescale[x] = exp2(d, hn::Sub(old, max[x]));
-    sum[x] = hn::Zero(d);
-    hn::Store(max[x], d, panel.max + x * kLanes);
+  const PanelVector old = hn::Load(d, panel.max + x * kLanes);
+  const PanelVector max = hn::Max(old, tile_max);
+  const PanelVector rescale = exp2(d, hn::Sub(old, max));
+  PanelVector sum = hn::Zero(d);
+  hn::Store(max, d, panel.max + x * kLanes);
+  for (int64_t key = range.begin; key < range.end; ++key) {
+    float* at = scores + key * kPanel + x * kLanes;
+    const PanelVector p = exp2(d, hn::Sub(hn::Load(d, at), max));
+    hn::Store(p, d, at);
+    sum = hn::Add(sum, p);
   }
-  for (int64_t key = begin; key < end; ++key) {
-#pragma GCC unroll 8
-    for (int x = 0; x < kVectors; ++x) {
-      float* at = scores + key * kPanel + x * kLanes;
-      const PanelVector p = exp2(d, hn::Sub(hn::Load(d, at), max[x]));
-      hn::Store(p, d, at);
-      sum[x] = hn::Add(sum[x], p);
-    }
-  }
-#pragma GCC unroll 8
-  for (int x = 0; x < kVectors; ++x) {
-    float* at = panel.sum + x * kLanes;
-    hn::Store(hn::MulAdd(hn::Load(d, at), rescale[x], sum[x]), d, at);
-  }
+  float* at = panel.sum + x * kLanes;
+  hn::Store(hn::MulAdd(hn::Load(d, at), rescale, sum), d, at);
+  return rescale;
 }
 
-// out <- out rescale + p . v
-HWY_NOINLINE void accumulate_values(const ForwardPanel& panel, const KeyRun& keys, int64_t tile, const TileRange& range,
-                                    int64_t dim, const float* HWY_RESTRICT p, const PanelVector (&rescale)[kVectors]) {
+// out <- out rescale + p . v for the slice's vectors from `vector` on
+template <class S>
+HWY_NOINLINE void accumulate_values(const ForwardPanel& panel, int vector, const KeyRun& keys, int64_t tile,
+                                    const TileRange& range, int64_t dim, const float* scores,
+                                    const PanelVector* rescale) {
   const PanelTag d;
   const float* values = keys.values + tile * keys.value_stride;
-  // Hidden keys have p = 0, which hides their values too, unless those are inf or NaN.
-  const bool selective =
-      range.masked() && !(all_finite(values, keys.value_stride, range.begin, range.full_begin, dim) &&
-                          all_finite(values, keys.value_stride, range.full_end, range.end, dim));
   const int64_t stride = keys.value_stride;
-  const float* first_p = p + range.begin * kPanel;
-  const float* first_value = values + range.begin * stride;
-  const int64_t count = range.end - range.begin;
-  float* out = panel.out;
-  for_row_runs(dim, [=, &range, &rescale](auto run, int64_t column) HWY_ATTR {
+  const float* p = scores + vector * kLanes;
+  float* out = panel.out + vector * kLanes;
+  for_row_runs(dim, [=, &range](auto run, int64_t column) HWY_ATTR {
     constexpr int R = run;
-    PanelVector acc[R][kVectors];
-    set_zero(acc);
-    if (selective) {
-      multiply_add_visible(p, values + column, stride, range, acc);
-    } else {
-      multiply_add(first_p, first_value + column, 1, stride, count, acc);
-    }
+    Tile<R> acc;
+    set_zero<S>(acc);
+    multiply_add_range<S>(p, kPanel, values + column, stride, range, acc);
+    float* const sums = out + column * kPanel;
+    const PanelVector* const factors = rescale + vector;
 #pragma GCC unroll 8
-    for (int x = 0; x < kVectors; ++x) {
-      const PanelVector factor = rescale[x];
-#pragma GCC unroll 8
+    for (int x = S::kBegin; x < S::kEnd; ++x) {
+      const PanelVector factor = factors[x];
+#pragma GCC unroll 12
       for (int r = 0; r < R; ++r) {
-        float* at = out + (column + r) * kPanel + x * kLanes;
+        float* at = sums + r * kPanel + x * kLanes;
         hn::Store(hn::MulAdd(hn::Load(d, at), factor, acc[r][x]), d, at);
       }
     }
   });
+}
+
+// The same for one vector, of whose rows each takes only the keys it may see: p is zero for the others, but their value
+// may be NaN.
+HWY_NOINLINE void accumulate_visible_values(const ForwardPanel& panel, int x, const KeyRun& keys, int64_t tile,
+                                            const TileRange& range, int64_t dim, const float* scores,
+                                            PanelVector rescale) {
+  const PanelTag d;
+  for (int64_t column = 0; column < dim; ++column) {
+    PanelVector acc = hn::Zero(d);
+    for (int64_t key = range.vectors[x].begin; key < range.vectors[x].end; ++key) {
+      const PanelVector value = hn::Set(d, keys.values[(tile + key) * keys.value_stride + column]);
+      const PanelVector p = hn::Load(d, scores + key * kPanel + x * kLanes);
+      acc = hn::IfThenElse(visible(range, key, x), hn::MulAdd(value, p, acc), acc);
+    }
+    float* at = panel.out + column * kPanel + x * kLanes;
+    hn::Store(hn::MulAdd(hn::Load(d, at), rescale, acc), d, at);
+  }
+}
+
+// Whether hidden keys, whose p is 0, do no harm: their values have neither inf nor NaN.
+HWY_INLINE bool hidden_values_are_finite(const KeyRun& keys, int64_t tile, const TileRange& range, int64_t dim) {
+  const float* values = keys.values + tile * keys.value_stride;
+  return !range.masked() || (all_finite(values, keys.value_stride, range.begin, range.full_begin, dim) &&
+                             all_finite(values, keys.value_stride, range.full_end, range.end, dim));
 }
 
 HWY_NOINLINE void read_tile(const Reading& reading, const ForwardPanel& panel, const KeyRun& keys, int64_t tile,
@@ -238,20 +328,45 @@ HWY_NOINLINE void read_tile(const Reading& reading, const ForwardPanel& panel, c
   const PanelTag d;
   PanelVector max[kVectors], rescale[kVectors];
   for (int x = 0; x < kVectors; ++x) max[x] = hn::Set(d, kLowest);
-  score_tile(panel, keys, tile, range.begin, range.end, reading.key_dim, scores, max, ahead);
-  if (range.masked()) mask_tile(range, scores, max);
-  softmax_tile(panel, range.begin, range.end, max, scores, rescale);
-  accumulate_values(panel, keys, tile, range, reading.value_dim, scores, rescale);
+  for_range_parts(range, [&](auto slice, int vector, int64_t begin, int64_t end) HWY_ATTR {
+    score_keys_of_tile<decltype(slice)>(panel, vector, keys, tile, begin, end, reading.key_dim, scores, max, ahead);
+  });
+  for (int x = 0; x < kVectors; ++x) {
+    if (range.vectors[x].empty()) continue;
+    if (range.vectors[x].masked()) max[x] = mask_vector(range, x, scores);
+    rescale[x] = softmax_vector(panel, x, range.vectors[x], max[x], scores);
+  }
+  if (hidden_values_are_finite(keys, tile, range, reading.value_dim)) {
+    for_seeing_vectors(range, [&](auto slice, int vector) HWY_ATTR {
+      accumulate_values<decltype(slice)>(panel, vector, keys, tile, range, reading.value_dim, scores, rescale);
+    });
+    return;
+  }
+  for (int x = 0; x < kVectors; ++x) {
+    if (range.vectors[x].empty()) continue;
+    accumulate_visible_values(panel, x, keys, tile, range, reading.value_dim, scores, rescale[x]);
+  }
 }
 
-// best <- max(best, keys . k), strictly, so that the first of equals stays and NaN never enters
+// The larger of the two; `current` where x is NaN
+HWY_INLINE PanelVector larger(PanelVector x, PanelVector current) {
+#if HWY_ARCH_X86 && HWY_TARGET != HWY_SCALAR && HWY_TARGET != HWY_EMU128
+  return hn::Max(x, current);  // of two operands, one of them NaN, the second
+#else
+  return hn::IfThenElse(hn::Gt(x, current), x, current);
+#endif
+}
+
+// best <- max(best, keys . k), strictly, so that the first of equals stays and NaN never enters. Most runs have nothing
+// better for any lane, once some keys have been seen.
+template <class S>
 HWY_NOINLINE void search_tile(const float* panel, const KeyRun& keys, int64_t tile, int64_t count, int64_t dim,
                               float* best_similarity, int32_t* best_centroid, Ahead& ahead) {
   const PanelTag d;
   const hn::RebindToSigned<PanelTag> di;
   PanelVector best[kVectors];
   hn::Vec<decltype(di)> index[kVectors];
-  for (int x = 0; x < kVectors; ++x) {
+  for (int x = S::kBegin; x < S::kEnd; ++x) {
     best[x] = hn::Load(d, best_similarity + x * kLanes);
     index[x] = hn::Load(di, best_centroid + x * kLanes);
   }
@@ -260,14 +375,18 @@ HWY_NOINLINE void search_tile(const float* panel, const KeyRun& keys, int64_t ti
   for_row_runs(count, [=, &best, &index, &ahead](auto run, int64_t key) HWY_ATTR {
     constexpr int R = run;
     ahead.fetch();
-    PanelVector acc[R][kVectors];
-    set_zero(acc);
-    multiply_add(panel, first + key * stride, stride, 1, dim, acc);
+    Tile<R> acc;
+    set_zero<S>(acc);
+    multiply_add<S>(panel, first + key * stride, stride, 1, dim, acc);
 #pragma GCC unroll 8
-    for (int x = 0; x < kVectors; ++x) {
+    for (int x = S::kBegin; x < S::kEnd; ++x) {
+      PanelVector run_max = best[x];
+#pragma GCC unroll 12
+      for (int r = 0; r < R; ++r) run_max = larger(acc[r][x], run_max);
+      if (hn::AllFalse(d, hn::Gt(run_max, best[x]))) continue;
       PanelVector run_best = best[x];
       auto run_index = index[x];
-#pragma GCC unroll 8
+#pragma GCC unroll 12
       for (int r = 0; r < R; ++r) {
         const auto centroid = hn::Set(di, static_cast<int32_t>(tile + key + r));
         const auto better = hn::Gt(acc[r][x], run_best);
@@ -278,16 +397,29 @@ HWY_NOINLINE void search_tile(const float* panel, const KeyRun& keys, int64_t ti
       index[x] = run_index;
     }
   });
-  for (int x = 0; x < kVectors; ++x) {
+  for (int x = S::kBegin; x < S::kEnd; ++x) {
     hn::Store(best[x], d, best_similarity + x * kLanes);
     hn::Store(index[x], di, best_centroid + x * kLanes);
+  }
+}
+
+// lse <- (max + log2(sum)) ln 2 for the rows of a vector
+HWY_INLINE void log_sum_exp(const float* max, const float* sum, float* lse) {
+  const PanelTag d;
+  constexpr float kSmallest = std::numeric_limits<float>::min(), kLargest = std::numeric_limits<float>::max();
+  const PanelVector s = hn::Load(d, sum);
+  hn::Store(hn::Mul(hn::Add(hn::Load(d, max), log2(d, s)), hn::Set(d, kLn2)), d, lse);
+  if (hn::AllTrue(d, hn::And(hn::Ge(s, hn::Set(d, kSmallest)), hn::Le(s, hn::Set(d, kLargest))))) return;
+  for (int lane = 0; lane < kLanes; ++lane) {
+    if (sum[lane] >= kSmallest && sum[lane] <= kLargest) continue;
+    lse[lane] = (max[lane] + std::log2(sum[lane])) * kLn2;
   }
 }
 
 HWY_NOINLINE void finish_panel(const ForwardBlock& block, const ForwardPanel& panel) {
   const PanelTag d;
   const Reading& reading = *block.reading;
-  for (int x = 0; x < kVectors; ++x) {
+  for (int64_t x = 0; x * kLanes < panel.rows; ++x) {
     const PanelVector inverse = hn::Div(hn::Set(d, 1.0f), hn::Load(d, panel.sum + x * kLanes));
     for (int64_t i = 0; i < reading.value_dim; ++i) {
       float* at = panel.out + i * kPanel + x * kLanes;
@@ -295,13 +427,31 @@ HWY_NOINLINE void finish_panel(const ForwardBlock& block, const ForwardPanel& pa
     }
   }
   float* rows[kPanel] = {};
-  for (int64_t lane = 0; lane < panel.rows; ++lane) {
-    rows[lane] = block.o.at(panel.first_row + lane, reading.group);
-    if (block.lse.data != nullptr) {
-      *block.lse.at(panel.first_row + lane, reading.group) = (panel.max[lane] + std::log2(panel.sum[lane])) * kLn2;
+  for (int64_t lane = 0; lane < panel.rows; ++lane) rows[lane] = block.o.at(panel.first_row + lane, reading.group);
+  if (block.lse.data != nullptr) {
+    alignas(64) float lse[kPanel];
+    for (int64_t x = 0; x < panel.rows; x += kLanes) log_sum_exp(panel.max + x, panel.sum + x, lse + x);
+    for (int64_t lane = 0; lane < panel.rows; ++lane) {
+      *block.lse.at(panel.first_row + lane, reading.group) = lse[lane];
     }
   }
   unpack_panel(panel.out, reading.value_dim, rows, panel.rows);
+}
+
+// A short window: each panel reads all the keys it sees as one tile.
+template <class PanelAt>
+HWY_INLINE void walk_window(const ForwardBlock& block, int64_t panels, const PanelAt& panel_at, float* scores) {
+  const Reading& reading = *block.reading;
+  for (int64_t p = 0; p < panels; ++p) {
+    const ForwardPanel panel = panel_at(p);
+    const int64_t first = reading.first(panel.first_row);
+    const int64_t count = reading.last(panel.first_row + panel.rows - 1) + 1 - first;
+    Ahead ahead;
+    if (reading.dictionary.count == 0) ahead.add_share(block.upcoming, p, p + 1, panels);
+    ahead.spread(count / kRun);
+    read_tile(reading, panel, reading.window, first, window_range(reading, panel.first_row, panel.rows, first, count),
+              scores, ahead);
+  }
 }
 
 HWY_NOINLINE void forward_panels(const ForwardBlock& block, Workspace& workspace) {
@@ -314,7 +464,8 @@ HWY_NOINLINE void forward_panels(const ForwardBlock& block, Workspace& workspace
   float* memory = workspace.packed.ensure(panels * panel_floats + search_panels * search_floats + (kPanel + 1) * dim);
   float* search_memory = memory + panels * panel_floats;
   float* scratch = search_memory + search_panels * search_floats;
-  float* scores = workspace.scores.ensure(kTile * kPanel);
+  const int64_t walked = reading.walked_span() + kPanel;  // keys that a panel sees at most
+  float* scores = workspace.scores.ensure(std::max(kTile, walked) * kPanel);
 
   const auto panel_at = [&](int64_t p) HWY_ATTR {
     float* at = memory + p * panel_floats;
@@ -333,11 +484,11 @@ HWY_NOINLINE void forward_panels(const ForwardBlock& block, Workspace& workspace
     const ForwardPanel panel = panel_at(p);
     const float* rows[kPanel];
     query_rows(reading, panel.first_row, panel.rows, scratch, rows);
-    pack_panel(rows, dim, panel.q);
+    pack_panel(rows, used_lanes(panel.rows), dim, panel.q);
     std::memset(panel.out, 0, reading.value_dim * kPanel * sizeof(float));
     for (int64_t lane = 0; lane < kPanel; ++lane) {
       const int64_t row = panel.first_row + std::min(lane, panel.rows - 1);
-      panel.scale[lane] = reading.beta[row % reading.group] * kLog2E;
+      panel.scale[lane] = reading.beta_of(row) * kLog2E;
       panel.max[lane] = kLowest;
       panel.sum[lane] = 0.0f;
     }
@@ -359,30 +510,38 @@ HWY_NOINLINE void forward_panels(const ForwardBlock& block, Workspace& workspace
   for (int64_t tile = 0; tile < reading.dictionary.count; tile += kTile) {
     const KeyRun& keys = reading.dictionary;
     const int64_t count = std::min(kTile, keys.count - tile);
-    const TileRange range = TileRange::all(count);
     Ahead ahead;
     if (dictionary_far) ahead.add(reading, keys, tile + count, std::min(kTile, keys.count - tile - count));
     ahead.add_share(block.upcoming, tile, tile + count, keys.count);
     ahead.spread((panels + search_panels) * (count / kRun));
-    for (int64_t p = 0; p < panels; ++p) read_tile(reading, panel_at(p), keys, tile, range, scores, ahead);
-    for (int64_t p = 0; p < search_panels; ++p) {
-      search_tile(search_memory + p * search_floats, keys, tile, count, dim, search_similarity(p), search_centroid(p),
-                  ahead);
-    }
-  }
-  const int64_t first_tile = panels == 0 ? 0 : reading.first(block.first_row) / kTile * kTile;
-  const int64_t window_end = panels == 0 ? 0 : reading.last(block.first_row + block.rows - 1) + 1;
-  const bool window_far = beyond_cache(reading, window_end - first_tile, 1);
-  for (int64_t tile = first_tile; tile < window_end; tile += kTile) {
-    const KeyRun& keys = reading.window;
-    const int64_t count = std::min(kTile, keys.count - tile);
-    Ahead ahead;
-    if (window_far) ahead.add(reading, keys, tile + count, std::min(kTile, window_end - tile - count));
-    ahead.spread(panels * (count / kRun));
     for (int64_t p = 0; p < panels; ++p) {
       const ForwardPanel panel = panel_at(p);
-      const TileRange range = window_range(reading, panel.first_row, panel.rows, tile, count);
-      if (!range.empty()) read_tile(reading, panel, keys, tile, range, scores, ahead);
+      read_tile(reading, panel, keys, tile, TileRange::all(count, panel.rows), scores, ahead);
+    }
+    for (int64_t p = 0; p < search_panels; ++p) {
+      for_used_vectors(block.search_count - p * kPanel, [&](auto slice) HWY_ATTR {
+        search_tile<decltype(slice)>(search_memory + p * search_floats, keys, tile, count, dim, search_similarity(p),
+                                     search_centroid(p), ahead);
+      });
+    }
+  }
+  if (reading.walked_span() > 0) {
+    walk_window(block, panels, panel_at, scores);
+  } else if (panels > 0) {
+    const int64_t window_end = reading.last(block.first_row + block.rows - 1) + 1;
+    const int64_t first_tile = reading.first(block.first_row) / kTile * kTile;
+    const bool window_far = beyond_cache(reading, window_end - first_tile, 1);
+    for (int64_t tile = first_tile; tile < window_end; tile += kTile) {
+      const KeyRun& keys = reading.window;
+      const int64_t count = std::min(kTile, keys.count - tile);
+      Ahead ahead;
+      if (window_far) ahead.add(reading, keys, tile + count, std::min(kTile, window_end - tile - count));
+      ahead.spread(panels * (count / kRun));
+      for (int64_t p = 0; p < panels; ++p) {
+        const ForwardPanel panel = panel_at(p);
+        const TileRange range = window_range(reading, panel.first_row, panel.rows, tile, count);
+        if (!range.empty()) read_tile(reading, panel, keys, tile, range, scores, ahead);
+      }
     }
   }
 

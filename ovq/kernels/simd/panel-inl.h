@@ -1,4 +1,4 @@
-// Packing: 16 rows of a tensor <-> a panel [dim][16] whose lanes are the rows.
+// Packing: kPanel rows of a tensor <-> a panel [dim][kPanel] whose lanes are the rows.
 #if defined(OVQ_KERNELS_SIMD_PANEL_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef OVQ_KERNELS_SIMD_PANEL_INL_H_
 #undef OVQ_KERNELS_SIMD_PANEL_INL_H_
@@ -12,6 +12,7 @@
 #include <span>
 
 #include "hwy/highway.h"
+#include "ovq/kernels/simd/matmul-inl.h"
 #include "ovq/kernels/simd/read_kernels.h"
 #include "ovq/kernels/simd/rotate.h"
 
@@ -27,29 +28,26 @@ HWY_INLINE void pack_columns_of_rows(const float* const (&rows)[kPanel], int64_t
   }
 }
 
-// rows[lane][i] <- panel[i][lane] for i in [begin, end) and the first `count` lanes
+// rows[lane][i] <- panel[i][lane] for i in [begin, end) and the lanes [lane, end_lane)
 HWY_INLINE void unpack_columns_of_rows(const float* panel, int64_t begin, int64_t end, float* const (&rows)[kPanel],
-                                       int64_t count) {
-  for (int64_t lane = 0; lane < count; ++lane) {
+                                       int64_t lane, int64_t end_lane) {
+  for (; lane < end_lane; ++lane) {
     for (int64_t i = begin; i < end; ++i) rows[lane][i] = panel[i * kPanel + lane];
   }
 }
 
 #if HWY_TARGET == HWY_SCALAR
 
-HWY_NOINLINE void pack_panel(const float* const (&rows)[kPanel], int64_t dim, float* HWY_RESTRICT panel) {
+HWY_NOINLINE void pack_panel(const float* const (&rows)[kPanel], int64_t, int64_t dim, float* HWY_RESTRICT panel) {
   pack_columns_of_rows(rows, 0, dim, panel);
 }
 
 HWY_NOINLINE void unpack_panel(const float* HWY_RESTRICT panel, int64_t dim, float* const (&rows)[kPanel],
                                int64_t count) {
-  unpack_columns_of_rows(panel, 0, dim, rows, count);
+  unpack_columns_of_rows(panel, 0, dim, rows, 0, count);
 }
 
 #else
-
-using Block = hn::FixedTag<float, 4>;
-using BlockVector = hn::Vec<Block>;
 
 // Rows a, b, c, d of a 4 x 4 block become its columns, in each 128-bit block of the vectors.
 template <class Tag, class Vector = hn::Vec<Tag>>
@@ -65,19 +63,45 @@ HWY_INLINE void transpose(Tag tag, Vector& a, Vector& b, Vector& c, Vector& d) {
   d = hn::BitCast(tag, hn::InterleaveUpper(wide, ab_high, cd_high));
 }
 
-HWY_NOINLINE void pack_panel(const float* const (&rows)[kPanel], int64_t dim, float* HWY_RESTRICT panel) {
-  const Block tag;
+// Four floats of every fourth row, from column i on: rows[0] in the first 128 bits, rows[4] in the next
+template <class Tag>
+HWY_INLINE hn::Vec<Tag> load_blocks(Tag tag, const float* const* rows, int64_t i) {
+  if constexpr (hn::MaxLanes(Tag()) > 4) {
+    const hn::Half<Tag> half;
+    return hn::Combine(tag, load_blocks(half, rows + hn::MaxLanes(half), i), load_blocks(half, rows, i));
+  } else {
+    return hn::LoadU(tag, rows[0] + i);
+  }
+}
+
+// The reverse
+template <class Tag>
+HWY_INLINE void store_blocks(Tag tag, hn::Vec<Tag> blocks, float* const* rows, int64_t i) {
+  if constexpr (hn::MaxLanes(Tag()) > 4) {
+    const hn::Half<Tag> half;
+    store_blocks(half, hn::LowerHalf(half, blocks), rows, i);
+    store_blocks(half, hn::UpperHalf(half, blocks), rows + hn::MaxLanes(half), i);
+  } else {
+    hn::StoreU(blocks, tag, rows[0] + i);
+  }
+}
+
+// The first `lanes` lanes, whole vectors of them
+HWY_NOINLINE void pack_panel(const float* const (&rows)[kPanel], int64_t lanes, int64_t dim,
+                             float* HWY_RESTRICT panel) {
+  const PanelTag d;
   const int64_t whole = dim / 4 * 4;
-  for (int64_t lane = 0; lane < kPanel; lane += 4) {
+  for (int64_t lane = 0; lane < lanes; lane += kLanes) {
+    const float* const* at = rows + lane;
     for (int64_t i = 0; i < whole; i += 4) {
-      BlockVector a = hn::LoadU(tag, rows[lane] + i), b = hn::LoadU(tag, rows[lane + 1] + i);
-      BlockVector c = hn::LoadU(tag, rows[lane + 2] + i), d = hn::LoadU(tag, rows[lane + 3] + i);
-      transpose(tag, a, b, c, d);
+      PanelVector a = load_blocks(d, at, i), b = load_blocks(d, at + 1, i);
+      PanelVector c = load_blocks(d, at + 2, i), e = load_blocks(d, at + 3, i);
+      transpose(d, a, b, c, e);
       float* to = panel + i * kPanel + lane;
-      hn::Store(a, tag, to);
-      hn::Store(b, tag, to + kPanel);
-      hn::Store(c, tag, to + 2 * kPanel);
-      hn::Store(d, tag, to + 3 * kPanel);
+      hn::Store(a, d, to);
+      hn::Store(b, d, to + kPanel);
+      hn::Store(c, d, to + 2 * kPanel);
+      hn::Store(e, d, to + 3 * kPanel);
     }
   }
   pack_columns_of_rows(rows, whole, dim, panel);
@@ -85,18 +109,24 @@ HWY_NOINLINE void pack_panel(const float* const (&rows)[kPanel], int64_t dim, fl
 
 HWY_NOINLINE void unpack_panel(const float* HWY_RESTRICT panel, int64_t dim, float* const (&rows)[kPanel],
                                int64_t count) {
-  const Block tag;
+  const PanelTag d;
   const int64_t whole = dim / 4 * 4;
-  for (int64_t lane = 0; lane < count; lane += 4) {
+  int64_t lane = 0;
+  for (; lane + kLanes <= count; lane += kLanes) {
+    float* const* at = rows + lane;
     for (int64_t i = 0; i < whole; i += 4) {
       const float* from = panel + i * kPanel + lane;
-      BlockVector part[4];
-      for (int j = 0; j < 4; ++j) part[j] = hn::Load(tag, from + j * kPanel);
-      transpose(tag, part[0], part[1], part[2], part[3]);
-      for (int64_t j = 0; j < std::min<int64_t>(4, count - lane); ++j) hn::StoreU(part[j], tag, rows[lane + j] + i);
+      PanelVector a = hn::Load(d, from), b = hn::Load(d, from + kPanel);
+      PanelVector c = hn::Load(d, from + 2 * kPanel), e = hn::Load(d, from + 3 * kPanel);
+      transpose(d, a, b, c, e);
+      store_blocks(d, a, at, i);
+      store_blocks(d, b, at + 1, i);
+      store_blocks(d, c, at + 2, i);
+      store_blocks(d, e, at + 3, i);
     }
   }
-  unpack_columns_of_rows(panel, whole, dim, rows, count);
+  unpack_columns_of_rows(panel, whole, dim, rows, 0, lane);
+  unpack_columns_of_rows(panel, 0, dim, rows, lane, count);
 }
 
 #endif  // HWY_TARGET == HWY_SCALAR
@@ -116,6 +146,8 @@ HWY_INLINE void query_rows(const Reading& reading, int64_t first, int64_t count,
     }
   }
 }
+
+inline constexpr int64_t kLine = 64 / sizeof(float);  // of the cache
 
 // Brings rows into L2 before they are read, spread over the products in between: fetched all at once, most of them
 // would exceed the misses a core can have under way, and be dropped.
@@ -157,7 +189,6 @@ class Ahead {
   }
 
  private:
-  static constexpr int64_t kLine = 64 / sizeof(float);
   static constexpr int kMost = 12;  // the backward needs 10: a tile of keys and values, eight tensors of the next chunk
 
   Upcoming list_[kMost];
@@ -177,7 +208,7 @@ HWY_NOINLINE void pack_rows(const float* data, int64_t stride, int64_t count, in
                             float* panel) {
   const float* rows[kPanel];
   for (int64_t lane = 0; lane < kPanel; ++lane) rows[lane] = lane < count ? data + lane * stride : zeros;
-  pack_panel(rows, dim, panel);
+  pack_panel(rows, used_lanes(count), dim, panel);
 }
 
 }  // namespace HWY_NAMESPACE

@@ -1,7 +1,7 @@
 #include "ovq/kernels/simd/read_kernels.h"
 
-// AVX-512 is left out: no machine to test it on. Such a CPU runs the AVX2 code.
-#define HWY_DISABLED_TARGETS (HWY_AVX3 | HWY_AVX3_DL)
+// The kernels use nothing that AVX3_DL has and AVX3 has not.
+#define HWY_DISABLED_TARGETS HWY_AVX3_DL
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "ovq/kernels/simd/read_kernels.cpp"
 // clang-format off
@@ -33,7 +33,7 @@ void backward_finish_entry(const BackwardBlock& block, const Workspace& shared, 
 void similarities_entry(const float* panels, int64_t count, int64_t dim, const float* query, float* similarities) {
   const PanelTag d;
   for (int64_t first = 0; first < count; first += kPanel) {
-    PanelVector acc[1][kVectors];
+    Tile<1> acc;
     set_zero(acc);
     multiply_add(panels + first * dim, query, 0, 1, dim, acc);
     alignas(64) float lanes[kPanel];
@@ -46,13 +46,14 @@ void pack_keys_entry(const float* keys, int64_t stride, int64_t count, int64_t d
   for (int64_t first = 0; first < count; first += kPanel) {
     const float* rows[kPanel];
     for (int64_t lane = 0; lane < kPanel; ++lane) rows[lane] = keys + std::min(first + lane, count - 1) * stride;
-    pack_panel(rows, dim, panels + first * dim);
+    pack_panel(rows, kPanel, dim, panels + first * dim);
   }
 }
 
 const ReadKernels& kernels_of_target() {
   static const ReadKernels kernels = {
       .isa = hwy::TargetName(HWY_TARGET),
+      .panel = kPanel,
       .forward = forward_entry,
       .backward_pack = backward_pack_entry,
       .backward_tile = backward_tile_entry,

@@ -3,8 +3,8 @@
 // plain C++.
 //
 // A row is one query of one query head; the queries of a kv head's group share its keys, so rows are flattened as
-// row = time * group + head. Sixteen rows make a panel and sit side by side in vector lanes: keys are read as they lie
-// and broadcast, and maximum, sum and argmax need no horizontal operation.
+// row = time * group + head. Some rows (16, or 32 with AVX-512) make a panel and sit side by side in vector lanes: keys
+// are read as they lie and broadcast, and maximum, sum and argmax need no horizontal operation.
 #pragma once
 
 #include <cstdint>
@@ -15,13 +15,14 @@
 
 namespace ovq::kernels::detail {
 
-inline constexpr int64_t kPanel = 16;
+inline constexpr int64_t kPadding = 16;       // floats; rows of keys, values and their gradients are padded to it
 inline constexpr int64_t kBlockRows = 128;    // rows that share one pass over the keys: what fits in L2 beside a tile
 inline constexpr int64_t kTile = 192;         // keys per step of the running softmax; borders decide the rounding
 inline constexpr int64_t kBackwardTile = 96;  // keys per step of the backward
+inline constexpr int64_t kWalkedSpan = 512;   // a window up to this is one step of the running softmax
 
 inline int64_t round_up(int64_t value, int64_t unit) { return (value + unit - 1) / unit * unit; }
-inline int64_t padded(int64_t dim) { return round_up(dim, kPanel); }
+inline int64_t padded(int64_t dim) { return round_up(dim, kPadding); }
 
 // Rows of one kv head inside a [time, heads, dim] tensor: row r is data + (r / group) * time_stride + (r % group) *
 // head_stride.
@@ -29,7 +30,10 @@ template <class T>
 struct Rows {
   T* data = nullptr;
   int64_t time_stride = 0, head_stride = 0;
-  T* at(int64_t row, int64_t group) const { return data + row / group * time_stride + row % group * head_stride; }
+  T* at(int64_t row, int64_t group) const {
+    if (group == 1) return data + row * time_stride;  // small chunks notice the divisions
+    return data + row / group * time_stride + row % group * head_stride;
+  }
 };
 
 // Consecutive keys with their values.
@@ -41,12 +45,13 @@ struct KeyRun {
   int64_t count = 0;
 };
 
-// Where gradients of a KeyRun accumulate; rows are padded to whole panels.
+// Where gradients of a KeyRun accumulate, in padded rows.
 struct KeyRunGradient {
   float* keys = nullptr;
   float* values = nullptr;
   int64_t key_stride = 0, value_stride = 0;
   float* log_counts = nullptr;  // one per key, natural logarithm; nullptr: not wanted
+  int64_t first = 0;            // the key whose gradient lies first
 };
 
 // The queries of one kv head and what they read: all of the dictionary, and of the window the keys
@@ -63,11 +68,14 @@ struct Reading {
   int64_t first_last = 0;
   int64_t span = std::numeric_limits<int64_t>::max();
 
-  int64_t last(int64_t row) const { return first_last + row / group; }
+  int64_t last(int64_t row) const { return first_last + (group == 1 ? row : row / group); }
   int64_t first(int64_t row) const {
     const int64_t end = last(row);
     return end < span ? 0 : end - span + 1;
   }
+  float beta_of(int64_t row) const { return beta[group == 1 ? 0 : row % group]; }
+  // The span, if it is short enough for the keys that a row sees to be one step of its softmax; otherwise 0
+  int64_t walked_span() const { return span <= kWalkedSpan ? span : 0; }
 };
 
 // Rows that will be read soon, of the next chunk or tile: fetching them early is a hint, nothing more.
@@ -99,10 +107,17 @@ struct BackwardBlock {
   std::span<const Upcoming> upcoming;
 
   int64_t dictionary_tiles() const { return (reading->dictionary.count + kBackwardTile - 1) / kBackwardTile; }
-  // The window's tiles that some row of the block sees.
-  int64_t first_window_tile() const { return reading->first(first_row) / kBackwardTile; }
-  int64_t last_window_tile() const { return reading->last(first_row + rows - 1) / kBackwardTile; }
-  int64_t tiles() const { return dictionary_tiles() + last_window_tile() - first_window_tile() + 1; }
+  // The window's keys that some row of the block sees, in tiles from the first of them on: one if they are few.
+  int64_t window_begin() const { return reading->first(first_row); }
+  int64_t window_end() const { return reading->last(first_row + rows - 1) + 1; }
+  int64_t window_tile() const {
+    const int64_t keys = window_end() - window_begin();
+    if (keys > 4 * kBackwardTile) return kBackwardTile;
+    return keys > 2 * kBackwardTile ? round_up((keys + 1) / 2, 4) : keys;
+  }
+  int64_t tiles() const {
+    return dictionary_tiles() + (window_end() - window_begin() + window_tile() - 1) / window_tile();
+  }
 };
 
 // Scratch of one thread; `packed` of a backward block is shared by the threads that work on its tiles.
@@ -114,18 +129,20 @@ struct Workspace {
 
 struct ReadKernels {
   const char* isa;
+  int64_t panel;  // rows
 
   void (*forward)(const ForwardBlock& block, Workspace& workspace);
 
   // Backward of a block: pack once, then each tile (in any order, on any thread, as long as d_q is summed in tile
-  // order), then finish. `d_q` holds panels(rows) * padded-to-16 key_dim * 16 floats; `add` says whether the tile adds
-  // to it.
+  // order), then finish. `d_q` holds key_dim floats for each row, the rows rounded up to whole panels; `add` says
+  // whether the tile adds to it.
   void (*backward_pack)(const BackwardBlock& block, Workspace& shared);
   void (*backward_tile)(const BackwardBlock& block, const Workspace& shared, int64_t tile, Workspace& own, float* d_q,
                         bool add);
   void (*backward_finish)(const BackwardBlock& block, const Workspace& shared, const float* d_q);
 
-  // similarities[i] = keys[i] . query for the founding chunk, with the same bits for any order of calls.
+  // similarities[i] = keys[i] . query for the founding chunk, with the same bits for any order of calls. `panels` holds
+  // key_dim floats for each key, the keys rounded up to whole panels.
   void (*similarities)(const float* panels, int64_t count, int64_t dim, const float* query, float* similarities);
   void (*pack_keys)(const float* keys, int64_t stride, int64_t count, int64_t dim, float* panels);
 };
