@@ -34,7 +34,7 @@ class FieldFlags {
           help + ": " + allowed_names(value));
     } else {
       added = command_.add_option(flag, value, help);
-      added->check(in_range(value, range));
+      if constexpr (std::is_arithmetic_v<T>) added->check(in_range(value, range));
     }
     const json shown = field_value(value);
     added->default_str(shown.is_string() ? shown.get<std::string>() : shown.dump());

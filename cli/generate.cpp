@@ -45,8 +45,7 @@ models::TextModel load_model(const GenerateArguments& arguments) {
 }
 
 std::string token_line(const models::WrittenToken& token) {
-  return nlohmann::json(
-             {{"token", token.token}, {"text", token.text}, {"log_probability", token.log_probability}})
+  return nlohmann::json({{"token", token.token}, {"text", token.text}, {"log_probability", token.log_probability}})
              .dump() +
          "\n";
 }
@@ -120,12 +119,16 @@ void add_generate(CLI::App& app) {
       ->type_name("FILE")
       ->excludes(prompt);
   add_fields(*generate, arguments->write.generate);
-  generate->add_option("--stop", arguments->write.stops, "Text that ends the writing, and is not shown; several are allowed");
+  generate
+      ->add_option("--stop", arguments->write.stops,
+                   "Text that ends the writing, and is not shown; may be given several times")
+      ->allow_extra_args(false);
   generate->add_flag("--ignore-end", arguments->write.ignore_end, "Go on after the token that ends a document");
   generate->add_option("--load-state", arguments->load_state, "Go on from this file")->type_name("FILE");
   generate->add_option("--save-state", arguments->save_state, "Write what was read and written to this file")
       ->type_name("FILE");
-  generate->add_option("--centroids", arguments->centroids, "Dictionary size; default: the model's")->check(at_least(1));
+  generate->add_option("--centroids", arguments->centroids, "Dictionary size; default: the model's")
+      ->check(at_least(1));
   generate->add_option("--tokenizer", arguments->tokenizer,
                        "\"bytes\", or the path of a SentencePiece model; default: the model's own");
   generate->add_flag("--json", arguments->json, "A JSON object for each token, and one at the end");

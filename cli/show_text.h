@@ -44,7 +44,7 @@ Timing timed(Work&& work) {
   return {tokens, std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count()};
 }
 
-std::string timing_text(const char* what, const Timing& timing);             // "read 512 tokens, 4096 tokens/s"
-std::string state_text(const models::TextSession& session);  // "12000 tokens so far; state 1.2 MB, a KV cache ..."
+std::string timing_text(const char* what, const Timing& timing);  // "read 512 tokens, 4096 tokens/s"
+std::string state_text(const models::TextSession& session);       // "12000 tokens so far; state 1.2 MB, a KV cache ..."
 
 }  // namespace ovq::cli

@@ -24,13 +24,14 @@ void list_fields(Fields& field, GenerateOptions& o) {
 // Tokens as they are asked for.
 class Generation {
  public:
-  // Continues `state` with `prompt`; model and state must outlive it. Options and prompt are checked here, the prompt is
-  // read by the first call of `next`.
+  // Continues `state` with `prompt`; model and state must outlive it. Options and prompt are checked here, the prompt
+  // is read by the first call of `next`.
   Generation(LanguageModel& model, ModelState& state, const std::vector<int64_t>& prompt,
              const GenerateOptions& options);
 
   // Nothing after the last one, which has not been read yet.
   std::optional<int64_t> next();
+  void settle() { session_.settle(); }  // reads it
 
  private:
   Session session_;

@@ -259,12 +259,9 @@ json to_json(const Inspection& x) {
                                 {"parameters_per_layer", mixer.parameters}});
   }
   for (const ContextCost& cost : x.contexts) {
-    json context = {{"context", cost.context},
-                    {"state_bytes", cost.state_bytes},
-                    {"saved_bytes", cost.saved_bytes},
-                    {"kv_cache_bytes", cost.kv_cache_bytes},
-                    {"forward_flops", cost.forward},
-                    {"backward_flops", cost.backward},
+    json context = {{"context", cost.context},         {"state_bytes", cost.state_bytes},
+                    {"saved_bytes", cost.saved_bytes}, {"kv_cache_bytes", cost.kv_cache_bytes},
+                    {"forward_flops", cost.forward},   {"backward_flops", cost.backward},
                     {"mixers", json::object()}};
     for (size_t m = 0; m < x.mixers.size(); ++m) {
       const MixerCost& mixer = cost.mixers[m];

@@ -45,11 +45,12 @@ void check_owner(const files::Metadata& metadata, const StateOwner& owner, const
 
 void save_session(const std::filesystem::path& path, const ModelState& state, const Session::Place& place,
                   const StateOwner& owner) {
-  if (!place.logits.defined()) throw std::invalid_argument("[session] nothing has been read; there is no state to save");
+  if (!place.logits.defined())
+    throw std::invalid_argument("[session] nothing has been read; there is no state to save");
   PackedState packed = pack(state);
   packed.tensors[kLogits] = place.logits;
-  packed.tensors[kRecent] = torch::tensor(at::IntArrayRef(std::vector<int64_t>(place.recent.begin(), place.recent.end())))
-                                .to(at::kInt);
+  packed.tensors[kRecent] =
+      torch::tensor(at::IntArrayRef(std::vector<int64_t>(place.recent.begin(), place.recent.end()))).to(at::kInt);
   packed.metadata[kVersionKey] = kVersion;
   packed.metadata[kModelKey] = owner.model;
   packed.metadata[kTokenizerKey] = owner.tokenizer;

@@ -9,9 +9,9 @@
 namespace ovq::models {
 
 TextModel load_text_model(const std::filesystem::path& directory, const std::string& tokenizer) {
-  TextModel loaded{.model = load_model(directory),
-                   .tokenizer = tokenizer.empty() ? text::load_tokenizer(directory.string())
-                                                  : text::make_tokenizer(tokenizer)};
+  TextModel loaded{
+      .model = load_model(directory),
+      .tokenizer = tokenizer.empty() ? text::load_tokenizer(directory.string()) : text::make_tokenizer(tokenizer)};
   check_data(loaded.tokenizer != nullptr, "model", directory.string(),
              " has no tokenizer: neither tokenizer.model nor tokenizer.bytes");
   check_data(loaded.tokenizer->vocab() == loaded.model->config().vocab_size, "model", "the tokenizer has ",

@@ -18,8 +18,8 @@ struct TextModel {
   std::shared_ptr<const text::Tokenizer> tokenizer;
 };
 
-// A model's directory with the tokenizer beside its weights; or with `tokenizer`, "bytes" or the path of a SentencePiece
-// model, instead. std::runtime_error if there is none, or if it is not one of the model's size.
+// A model's directory with the tokenizer beside its weights; or with `tokenizer`, "bytes" or the path of a
+// SentencePiece model, instead. std::runtime_error if there is none, or if it is not one of the model's size.
 TextModel load_text_model(const std::filesystem::path& directory, const std::string& tokenizer = "");
 
 struct WrittenToken {

@@ -26,8 +26,8 @@ struct MixerState {
   c10::intrusive_ptr<ops::State> ovq;     // the dictionary of OVQ-attention, if the mixer has one
   std::string layout;  // of the mixer that made it; empty: none has, or it comes from a file that does not say
 
-  int64_t nbytes() const;    // memory held, room to grow included
-  MixerState clone() const;  // independent, outside of the autograd graph
+  int64_t nbytes() const;       // memory held, room to grow included
+  MixerState clone() const;     // independent, outside of the autograd graph
   MixerState snapshot() const;  // the same, but the dictionary is shared until one of the two is written to
 };
 

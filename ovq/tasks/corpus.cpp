@@ -28,10 +28,8 @@ void Corpus::map_tokens(const text::Tokenizer& tokenizer) {
              file_->tokenizer(), "; the task's is ", tokenizer.identity());
   tokens_ = file_->data();
   for (const text::TokenDocument& document : file_->documents()) {
-    documents_.push_back({.path = document.name,
-                          .start = document.start,
-                          .tokens = document.tokens,
-                          .text_bytes = document.text_bytes});
+    documents_.push_back(
+        {.path = document.name, .start = document.start, .tokens = document.tokens, .text_bytes = document.text_bytes});
   }
 }
 

@@ -53,9 +53,9 @@ class Corpus {
 
   std::string path_;
   int64_t vocab_ = 0, token_bytes_ = 1;
-  std::vector<std::byte> memory_;         // of texts
-  std::optional<text::TokenFile> file_;   // instead
-  const std::byte* tokens_ = nullptr;     // in either
+  std::vector<std::byte> memory_;        // of texts
+  std::optional<text::TokenFile> file_;  // instead
+  const std::byte* tokens_ = nullptr;    // in either
   std::vector<Document> documents_;
 };
 

@@ -17,8 +17,10 @@ Lead lead_of(uint8_t byte) {
   if (byte < 0x80) return {1};
   if (byte < 0xc2) return {};
   if (byte < 0xe0) return {2};
-  if (byte < 0xf0) return {3, byte == 0xe0 ? uint8_t{0xa0} : uint8_t{0x80}, byte == 0xed ? uint8_t{0x9f} : uint8_t{0xbf}};
-  if (byte < 0xf5) return {4, byte == 0xf0 ? uint8_t{0x90} : uint8_t{0x80}, byte == 0xf4 ? uint8_t{0x8f} : uint8_t{0xbf}};
+  if (byte < 0xf0)
+    return {3, byte == 0xe0 ? uint8_t{0xa0} : uint8_t{0x80}, byte == 0xed ? uint8_t{0x9f} : uint8_t{0xbf}};
+  if (byte < 0xf5)
+    return {4, byte == 0xf0 ? uint8_t{0x90} : uint8_t{0x80}, byte == 0xf4 ? uint8_t{0x8f} : uint8_t{0xbf}};
   return {};
 }
 

@@ -1,5 +1,6 @@
 // Checkpoints of a run: <run>/checkpoints/step-000100 with config.json, model.safetensors (a model directory by itself)
-// with the tokenizer of a model of text, and optimizer.safetensors. Each is there whole or not at all; damage is found by checksums.
+// with the tokenizer of a model of text, and optimizer.safetensors. Each is there whole or not at all; damage is found
+// by checksums.
 #pragma once
 
 #include <filesystem>

@@ -25,7 +25,7 @@ std::string shown(const std::string& bytes, const std::vector<std::string>& stop
 TEST(TextStream, CharactersComeWhole) {
   EXPECT_EQ(shown("a\xc3\xa9z"), "a||\xc3\xa9|z|");
   EXPECT_EQ(shown("\xf0\x9f\x90\x8b"), "|||\xf0\x9f\x90\x8b|");
-  EXPECT_EQ(shown("\xf0\x9f"), "||\xef\xbf\xbd\xef\xbf\xbd");       // never complete
+  EXPECT_EQ(shown("\xf0\x9f"), "||\xef\xbf\xbd\xef\xbf\xbd");     // never complete
   EXPECT_EQ(shown("\xf0\x9fz"), "||\xef\xbf\xbd\xef\xbf\xbdz|");  // cannot become complete
 }
 
