@@ -14,11 +14,13 @@ ovq_add_torch_test(ops_test ovq::ops
 ovq_add_torch_test(nn_test ovq::nn nn/attention_mixers_test.cpp nn/layers_test.cpp nn/linear_mixers_test.cpp
   nn/mixers_test.cpp nn/vq_test.cpp)
 ovq_add_torch_test(models_test ovq::models
-  models/config_test.cpp models/inspect_test.cpp models/language_model_test.cpp)
+  models/config_test.cpp models/inspect_test.cpp models/language_model_test.cpp models/sampling_test.cpp
+  models/session_test.cpp)
+target_link_libraries(models_test PRIVATE ovq::text)
 ovq_add_torch_test(train_test ovq::train
   train/adamw_test.cpp train/choice_scores_test.cpp train/comparison_test.cpp train/initial_weights_test.cpp
   train/keep_test.cpp train/phases_test.cpp train/profile_test.cpp train/run_test.cpp train/sweep_test.cpp
-  train/train_test.cpp)
+  train/text_loss_test.cpp train/train_test.cpp)
 ovq_add_torch_test(experiments_test ovq::experiments
   experiments/child_process_test.cpp experiments/experiment_set_test.cpp experiments/plan_test.cpp
   experiments/result_tables_test.cpp)
