@@ -33,7 +33,7 @@ void answer(models::Chat& chat, const ChatArguments& arguments, const std::strin
   models::WriteOptions write = arguments.write;
   write.each = [&](const models::WrittenToken& token) {
     progress.finish();
-    return print_now(token.text) && !interrupted();
+    return print_now(token.text) && !stop_requested();
   };
   chat.say(line, {.piece = write.generate.piece, .each = [&](int64_t tokens) { return progress.show(tokens); }}, write);
   clear_interrupt();

@@ -77,11 +77,11 @@ void generate(const GenerateArguments& arguments) {
   progress.finish();
   models::WritingEnd end = models::WritingEnd::interrupted;
   Timing written;
-  if (!interrupted()) {
+  if (!stop_requested()) {
     models::WriteOptions options = arguments.write;
     options.log_probabilities = arguments.json;
     options.each = [&](const models::WrittenToken& token) {
-      return print_now(arguments.json ? token_line(token) : token.text) && !interrupted();
+      return print_now(arguments.json ? token_line(token) : token.text) && !stop_requested();
     };
     written = timed([&] {
       const models::Written result = session.write(options);

@@ -20,7 +20,7 @@ LineReader::LineReader(std::string prompt)
 #ifdef OVQ_WITH_READLINE
   rl_catch_signals = 0;  // Ctrl-C is the program's
   rl_event_hook = [] {
-    if (interrupted()) rl_done = 1;
+    if (stop_requested()) rl_done = 1;
     return 0;
   };
 #endif
@@ -33,7 +33,7 @@ std::optional<std::string> LineReader::next() {
     if (line == nullptr) return std::nullopt;
     std::string text = line;
     std::free(line);
-    if (interrupted()) {
+    if (stop_requested()) {
       clear_interrupt();
       std::fputs("\n", stdout);
       return "";

@@ -11,7 +11,7 @@
 namespace ovq::cli {
 namespace {
 
-constexpr double kSecondsBetweenLines = 10, kSecondsBetweenMoves = 0.2;
+constexpr double kLinePause = 10, kMovePause = 0.2;  // seconds between lines, or moves of one
 
 volatile std::sig_atomic_t signalled = 0;
 
@@ -22,7 +22,7 @@ void catch_signals() {
   std::signal(SIGPIPE, SIG_IGN);
 }
 
-bool interrupted() { return signalled != 0; }
+bool stop_requested() { return signalled != 0; }
 void clear_interrupt() { signalled = 0; }
 
 bool print_now(const std::string& text) {
@@ -33,14 +33,14 @@ bool ReadingLine::show(int64_t tokens) {
   const auto now = std::chrono::steady_clock::now();
   const bool terminal = isatty(STDERR_FILENO) != 0;
   const auto since = [&](auto moment) { return std::chrono::duration<double>(now - moment).count(); };
-  if (since(shown_) >= (terminal ? kSecondsBetweenMoves : kSecondsBetweenLines)) {
+  if (since(shown_) >= (terminal ? kMovePause : kLinePause)) {
     shown_ = now;
     fmt::print(stderr, "{}read {} tokens, {:.0f} tokens/s{}", terminal ? "\r\x1b[K" : "ovq: ", tokens,
                static_cast<double>(tokens) / since(start_), terminal ? "" : "\n");
     std::fflush(stderr);
     moving_ = terminal;
   }
-  return !interrupted();
+  return !stop_requested();
 }
 
 void ReadingLine::finish() {

@@ -11,7 +11,7 @@ namespace ovq::cli {
 
 // SIGINT sets a flag from now on; SIGPIPE does nothing: writing to a closed pipe fails, and whoever writes stops.
 void catch_signals();
-bool interrupted();
+bool stop_requested();
 void clear_interrupt();
 
 // False once stdout takes no more, as after `| head`.

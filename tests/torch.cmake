@@ -32,10 +32,17 @@ if(OVQ_BUILD_CLI)
     COMMAND ${PROJECT_SOURCE_DIR}/scripts/kill-resume.sh --ovq $<TARGET_FILE:ovq> --kills 6 --steps 40)
   add_test(NAME cli.errors COMMAND ${CMAKE_CURRENT_LIST_DIR}/cli/errors.sh $<TARGET_FILE:ovq>)
   add_test(NAME experiments.reproduce COMMAND ${CMAKE_CURRENT_LIST_DIR}/experiments/reproduce.sh $<TARGET_FILE:ovq>)
+  add_test(NAME cli.text COMMAND ${CMAKE_CURRENT_LIST_DIR}/cli/text.sh $<TARGET_FILE:ovq>)
   add_test(NAME cli.completion COMMAND ${CMAKE_CURRENT_LIST_DIR}/cli/completion.sh $<TARGET_FILE:ovq>)
-  set_tests_properties(cli.kill_resume cli.errors experiments.reproduce PROPERTIES TIMEOUT 300 COST 15 ENVIRONMENT OMP_WAIT_POLICY=PASSIVE)
+  set_tests_properties(cli.kill_resume cli.errors cli.text experiments.reproduce PROPERTIES TIMEOUT 300 COST 15 ENVIRONMENT OMP_WAIT_POLICY=PASSIVE)
 endif()
 
+if(OVQ_BUILD_CLI)
+  add_test(NAME cli.constant_memory
+    COMMAND /usr/bin/python3 ${CMAKE_CURRENT_LIST_DIR}/cli/constant_memory.py $<TARGET_FILE:ovq>)
+  set_tests_properties(cli.constant_memory PROPERTIES TIMEOUT 300 COST 20
+    ENVIRONMENT "PYTHONPATH=${PROJECT_BINARY_DIR}/python;OMP_WAIT_POLICY=PASSIVE;PYTHONDONTWRITEBYTECODE=1")
+endif()
 add_test(NAME python COMMAND /usr/bin/python3 -m pytest -q -p no:cacheprovider ${PROJECT_SOURCE_DIR}/tests/python)
 add_test(NAME example.python.drop_in COMMAND /usr/bin/python3 ${PROJECT_SOURCE_DIR}/examples/python/drop_in.py)
 add_test(NAME example.python.generate COMMAND /usr/bin/python3 ${PROJECT_SOURCE_DIR}/examples/python/generate.py)
