@@ -14,7 +14,14 @@ void Chat::remember(TextSession::Mark before) {
 Written Chat::say(const std::string& line, const ReadOptions& read, const WriteOptions& write) {
   TextSession::Mark before = session_.mark();
   try {
-    session_.read(options_.user_prefix + line + "\n" + options_.answer_prefix, read);
+    bool stopped = false;
+    ReadOptions watched = read;
+    watched.each = [&](int64_t tokens) { return !(stopped = read.each && !read.each(tokens)); };
+    session_.read(options_.user_prefix + line + "\n" + options_.answer_prefix, watched);
+    if (stopped) {
+      session_.return_to(before);
+      return {.end = WritingEnd::interrupted};
+    }
     const Written written = session_.write(write);
     remember(std::move(before));
     return written;

@@ -26,7 +26,7 @@ class Chat {
  public:
   Chat(TextModel model, ChatOptions options);
 
-  // One turn. If reading the line fails, the session is as it was.
+  // One turn. If reading the line fails or is stopped, the session is as it was.
   Written say(const std::string& line, const ReadOptions& read, const WriteOptions& write);
   // Takes the last turn back; false if there is none to take back.
   bool undo();

@@ -49,8 +49,8 @@ expect 1 'the text is not UTF-8 at byte 3' "$ovq" tokenize apply "$work/latin.tx
 [[ ! -e $work/x ]] || failed "a refused file was written"
 
 # A model trained on tokens has its tokenizer; text and tokens are the same task.
-tiny=(--task text --scale tiny --steps 6 --tokens-per-step 512 --lengths 64 --eval-rows 2 --checkpoint-every 3
-  --model-options '{"hidden_size": 32, "num_hidden_layers": 2, "intermediate_size": 48}')
+short=(--task text --scale tiny --steps 6 --tokens-per-step 512 --lengths 64 --eval-rows 2 --checkpoint-every 3)
+tiny=("${short[@]}" --model-options '{"hidden_size": 32, "num_hidden_layers": 2, "intermediate_size": 48}')
 task() { echo "{\"train\": \"$1\", \"test\": \"$2\", \"tokenizer\": \"$3\", \"min_document\": 100}"; }
 check 'train on tokens' "$ovq" train "${tiny[@]}" --task-options "$(task "$work/train.tokens" "$work/valid.tokens" "$work/bpe.model")" --out "$work/run"
 check 'train on text' "$ovq" train "${tiny[@]}" --task-options "$(task "$work/books/train" "$work/books/valid" "$work/bpe.model")" --out "$work/same"
@@ -93,7 +93,7 @@ cmp -s "$work/out" "$work/first" || failed "the text of a prompt on stdin"
 check 'generate --json' generate "$model" --prompt-file "$work/books/valid/a.txt" --json
 tokens_of <"$work/out" >"$work/expected"
 (($(wc -w <"$work/expected") == 40)) && grep -q '"log_probability":-' "$work/out" || failed "generate --json"
-check 'save' generate "$model" --prompt-file "$work/books/valid/a.txt" --tokens 0 --save-state "$work/state.ovq"
+check 'save' "$ovq" generate "$model" --prompt-file "$work/books/valid/a.txt" --tokens 0 --save-state "$work/state.ovq"
 check 'load, with nothing to read' generate "$model" --load-state "$work/state.ovq" --json
 grep -q 'saves reading [0-9]* tokens' "$work/err" || failed "what loading saves"
 [[ $(tokens_of <"$work/out") == "$(cat "$work/expected")" ]] || failed "the text after a saved state"
@@ -136,7 +136,7 @@ expect 1 'has no tokenizer' "$ovq" generate "$work/broken" --prompt x
 check 'an empty prompt, as the tokenizer has a token that begins a text' "$ovq" generate "$model" --prompt '' --tokens 3
 
 # Bytes: invalid UTF-8 is a prompt like any other, an empty one is none, and 10 MB are read.
-check 'train on bytes' "$ovq" train "${tiny[@]}" --task-options "$(task "$work/books/train" "$work/books/valid" bytes)" \
+check 'train on bytes' "$ovq" train "${short[@]}" --task-options "$(task "$work/books/train" "$work/books/valid" bytes)" \
   --model-options '{"hidden_size": 16, "num_hidden_layers": 2, "intermediate_size": 16, "mixers": {"ovq": {"heads": 1, "head_dim": 16}, "sw": {"heads": 1, "head_dim": 16}}}' --out "$work/bytes"
 check 'invalid UTF-8 as bytes' "$ovq" generate "$work/bytes" --prompt $'ab\xff' --tokens 30 --temperature 2
 iconv -f utf-8 -t utf-8 "$work/out" >/dev/null || failed "the text of bytes is not UTF-8"

@@ -255,7 +255,7 @@ def test_errors_of_text(tmp_path):
         model.generate([1], stop="x")
     with pytest.raises(TypeError, match="unexpected keyword argument 'top_q'"):
         model.generate([1], top_q=1)
-    with pytest.raises(ValueError, match=r"top_p is 2; must be in \(0, 1\]"):
+    with pytest.raises(ValueError, match=r"top_p is 2.0; must be in \(0, 1\]"):
         model.generate([1], top_p=2)
     with pytest.raises(ValueError, match="prompt is empty"):
         text_model().generate("")
