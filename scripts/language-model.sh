@@ -38,7 +38,7 @@ mkdir -p "$runs"
 runs=$(realpath "$runs")
 export runs
 
-[[ -e $runs/tokenizer.model ]] || "$ovq" tokenize train "$data/train" --vocab "$vocab" --out "$runs/tokenizer.model"
+[[ -e $runs/tokenizer.model ]] || "$ovq" tokenize train "$data/train" --vocab "$vocab" --lines 200000 --out "$runs/tokenizer.model"
 for split in train valid; do
   [[ -e $runs/$split.tokens ]] || "$ovq" tokenize apply "$data/$split" --tokenizer "$runs/tokenizer.model" --out "$runs/$split.tokens"
 done
