@@ -18,7 +18,8 @@ const std::vector<float> kLogits = {0.5f, 2.0f, -1.0f, 1.0f, -3.0f};
 std::map<int32_t, double> shares(const SamplingOptions& options, const std::vector<int32_t>& recent = {}) {
   Sampler sampler(options);
   std::map<int32_t, double> result;
-  for (int position = 0; position < kDraws; ++position) result[sampler.choose(kLogits, recent, position)] += 1.0 / kDraws;
+  for (int position = 0; position < kDraws; ++position)
+    result[sampler.choose(kLogits, recent, position)] += 1.0 / kDraws;
   return result;
 }
 
@@ -92,7 +93,9 @@ TEST(Sampling, BadInput) {
   EXPECT_EQ(error({.repetition_window = 0}), "[generate] repetition_window is 0; must be in [1, 1024]");
   Sampler sampler(SamplingOptions{});
   const float nan = std::numeric_limits<float>::quiet_NaN();
-  EXPECT_EQ(message_of<std::runtime_error>([&] { sampler.choose(std::vector<float>{nan, nan}, {}, 0); }),
+  EXPECT_EQ(message_of<std::runtime_error>([&] {
+              sampler.choose(std::vector<float>{nan, nan}, {}, 0);
+            }),
             "[generate] the model's logits are not finite numbers");
 }
 

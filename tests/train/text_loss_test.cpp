@@ -41,9 +41,8 @@ class TextLosses : public testing::Test {
     const auto bytes = model_.tokenizer->encode(text);
     const at::Tensor tokens = torch::tensor(at::IntArrayRef(std::vector<int64_t>(bytes.begin(), bytes.end())));
     const int64_t count = tokens.size(0) - 1;
-    const at::Tensor losses =
-        at::cross_entropy_loss(model_.model->forward(tokens.narrow(0, 0, count).unsqueeze(0))[0],
-                               tokens.narrow(0, 1, count), {}, at::Reduction::None);
+    const at::Tensor losses = at::cross_entropy_loss(model_.model->forward(tokens.narrow(0, 0, count).unsqueeze(0))[0],
+                                                     tokens.narrow(0, 1, count), {}, at::Reduction::None);
     return {losses.data_ptr<float>(), losses.data_ptr<float>() + count};
   }
 
@@ -129,9 +128,8 @@ TEST_F(TextLosses, BadInput) {
 TEST_F(TextLosses, CheckpointsHaveTheTokenizer) {
   RunOptions options = test::mini_run("recall", "sw-ovq");
   options.task = "text";
-  options.task_options = {{"train", (books() / "a.txt").string()},
-                          {"test", (books() / "b.txt").string()},
-                          {"min_document", 50}};
+  options.task_options = {
+      {"train", (books() / "a.txt").string()}, {"test", (books() / "b.txt").string()}, {"min_document", 50}};
   options.steps = 5;
   const std::filesystem::path path = directory_.path() / "run";
   Trainer(Run::create(path, resolved(options)), {}).train();
