@@ -9,7 +9,7 @@ from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 
 ROOT = Path(__file__).absolute().parent
-LIBRARIES = ("libovq_ops", "libovq_nn", "libovq_models")  # each needs those before it
+LIBRARIES = {"libovq_ops": "ops", "libovq_nn": "nn", "libovq_models": "models", "libovq_sentencepiece": "text"}  # and where they are
 
 
 class CMakeBuild(build_ext):
@@ -36,8 +36,7 @@ class CMakeBuild(build_ext):
         name = ext.name.split(".")[-1]
         target = Path(self.get_ext_fullpath(ext.name)).absolute()
         target.parent.mkdir(parents=True, exist_ok=True)
-        layer = name[len("libovq_") :]
-        shutil.copy2(Path(self.build_temp).absolute() / "lib" / layer / f"{name}.so", target)
+        shutil.copy2(Path(self.build_temp).absolute() / "lib" / LIBRARIES[name] / f"{name}.so", target)
 
 
 (ROOT / "build").mkdir(exist_ok=True)

@@ -18,12 +18,15 @@ struct UsageError : std::runtime_error {
 void print_warning(const std::string& text);  // a line on stderr
 
 void add_bench(CLI::App& app);
+void add_chat(CLI::App& app);
 void add_compare(CLI::App& app);
 void add_completion(CLI::App& app);
 void add_eval(CLI::App& app);
+void add_generate(CLI::App& app);
 void add_inspect(CLI::App& app);
 void add_reproduce(CLI::App& app);
 void add_tasks(CLI::App& app);
+void add_tokenize(CLI::App& app);
 void add_train(CLI::App& app);
 
 }  // namespace ovq::cli

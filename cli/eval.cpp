@@ -1,4 +1,5 @@
-// ovq eval: a trained model at several lengths and dictionary sizes, or on a multiple-choice benchmark.
+// ovq eval: a trained model at several lengths and dictionary sizes, on text of any length, or on a multiple-choice
+// benchmark.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -11,13 +12,16 @@
 #include "ovq/train/choice_scores.h"
 #include "ovq/train/keep.h"
 #include "ovq/train/sweep.h"
+#include "ovq/train/text_loss.h"
 
 namespace ovq::cli {
 namespace {
 
 struct EvalArguments {
-  std::string run, benchmark, questions;
+  std::string run, task, tokenizer, benchmark, questions;
+  std::vector<std::string> data;
   train::SweepOptions sweep;
+  train::TextLossOptions text;
   bool json = false;
   int threads = 0;
 };
@@ -47,8 +51,31 @@ void test_lengths(const EvalArguments& arguments, const train::Run& run, const t
   fmt::print("{}", arguments.json ? to_json(sweep).dump(2) + "\n" : to_table(sweep));
 }
 
+// A model's directory is enough.
+void measure_text(const EvalArguments& arguments) {
+  if (arguments.task != "text") throw UsageError(fmt::format("--task: {}; must be text", arguments.task));
+  if (arguments.data.empty()) throw UsageError("--task text needs --data");
+  const models::TextModel model =
+      models::load_text_model(train::model_directory(arguments.run, print_warning), arguments.tokenizer);
+  train::TextLossOptions options = arguments.text;
+  options.batch = arguments.sweep.evaluate.batch;
+  options.piece = arguments.sweep.evaluate.piece;
+  if (arguments.sweep.centroids.size() > 1) throw UsageError("--task text takes one number of --centroids");
+  if (!arguments.sweep.centroids.empty()) model.model->set_centroids(arguments.sweep.centroids.front());
+  const train::TextLoss loss = train::text_loss(model, arguments.data, options);
+  fmt::print("{}", arguments.json ? to_json(loss).dump(2) + "\n" : to_table(loss));
+}
+
 void evaluate_run(const EvalArguments& arguments) {
   set_up_torch(arguments.threads);
+  if (!arguments.task.empty() || !arguments.data.empty()) {
+    try {
+      measure_text(arguments);
+    } catch (const std::invalid_argument& error) {
+      throw UsageError(error.what());
+    }
+    return;
+  }
   const train::Run run = train::Run::open(arguments.run);
   const train::TrainedModel trained = run.load_model(print_warning);
   try {
@@ -61,12 +88,29 @@ void evaluate_run(const EvalArguments& arguments) {
   }
 }
 
+void add_text_options(CLI::App& eval, EvalArguments& arguments) {
+  eval.add_option("--task", arguments.task, "text: the loss on --data by position, of a model or a run");
+  eval.add_option("--data", arguments.data, "Text files, folders of .txt files, or files of tokens")->type_name("PATH");
+  eval.add_option("--length", arguments.text.length, "Tokens of a window of text; default: whole documents")
+      ->check(at_least(1));
+  eval.add_option("--stride", arguments.text.stride, "Tokens between sliding windows of text; default: side by side")
+      ->check(at_least(1));
+  eval.add_option("--bin", arguments.text.bin, "Positions of text that the loss is averaged over")
+      ->capture_default_str()
+      ->check(at_least(1));
+  eval.add_option("--windows", arguments.text.windows, "Windows of text to read; default: all")->check(at_least(1));
+  eval.add_option("--tokenizer", arguments.tokenizer,
+                  "\"bytes\", or the path of a SentencePiece model; default: the model's own");
+}
+
 }  // namespace
 
 void add_eval(CLI::App& app) {
   CLI::App* eval = app.add_subcommand("eval", "Test a trained model, also far beyond its training length");
   const auto arguments = std::make_shared<EvalArguments>();
-  eval->add_option("run", arguments->run, "Directory of the run")->required()->type_name("DIR");
+  eval->add_option("run", arguments->run, "Directory of the run; with --task text, also of a model")
+      ->required()
+      ->type_name("DIR");
   eval->add_option("--lengths", arguments->sweep.lengths, "Context lengths; default: those of the scale")
       ->delimiter(',')
       ->check(at_least(1));
@@ -90,6 +134,7 @@ void add_eval(CLI::App& app) {
   eval->add_option("--benchmark", arguments->benchmark,
                    "Instead: multiple choice, one of " + joined(tasks::benchmark_names()));
   eval->add_option("--questions", arguments->questions, "The benchmark's JSONL file")->type_name("FILE");
+  add_text_options(*eval, *arguments);
   eval->add_flag("--json", arguments->json, "Print the results as JSON");
   add_threads(*eval, arguments->threads);
   eval->callback([arguments] { evaluate_run(*arguments); });

@@ -49,11 +49,14 @@ int main(int argc, char** argv) {
   ovq::cli::add_bench(app);
   ovq::cli::add_completion(app);
 #ifdef OVQ_WITH_TORCH
+  ovq::cli::add_chat(app);
   ovq::cli::add_compare(app);
   ovq::cli::add_eval(app);
+  ovq::cli::add_generate(app);
   ovq::cli::add_inspect(app);
   ovq::cli::add_reproduce(app);
   ovq::cli::add_tasks(app);
+  ovq::cli::add_tokenize(app);
   ovq::cli::add_train(app);
 #endif
   try {

@@ -6,13 +6,14 @@ set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/ovq)
 
 if(OVQ_BUILD_TORCH)
   set(torch_libraries ovq_ops ovq_nn ovq_models)
+  install(TARGETS ovq_sentencepiece LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})  # which ovq_models loads
   foreach(library ops nn models)
     set_target_properties(ovq_${library} PROPERTIES EXPORT_NAME ${library})
   endforeach()
   set_target_properties(${torch_libraries} PROPERTIES INSTALL_RPATH "$ORIGIN")
   install(TARGETS ${torch_libraries} EXPORT ovqTorchTargets
     LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
-  foreach(layer ops nn models)
+  foreach(layer text ops nn models)
     install(DIRECTORY ${PROJECT_SOURCE_DIR}/ovq/${layer}/ DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/ovq/${layer}
       FILES_MATCHING PATTERN "*.h")
   endforeach()
@@ -23,7 +24,6 @@ endif()
 if(OVQ_BUILD_CLI)
   install(TARGETS ovq RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
   if(OVQ_BUILD_TORCH)
-    install(TARGETS ovq_sentencepiece LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
     set_target_properties(ovq PROPERTIES INSTALL_RPATH "$ORIGIN/../${CMAKE_INSTALL_LIBDIR}")
   endif()
 endif()

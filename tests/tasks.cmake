@@ -12,8 +12,7 @@ if(TARGET ovq_tasks)
     tasks/registry_test.cpp
     tasks/render_test.cpp
     tasks/task_test.cpp
-    tasks/text_test.cpp
-    tasks/tokenizer_test.cpp)
+    tasks/text_test.cpp)
   target_compile_options(tasks_test PRIVATE $<$<CXX_COMPILER_ID:GNU>:-Wno-restrict>)
   target_link_libraries(tasks_test PRIVATE ovq::tasks SentencePiece::Train GTest::gtest_main)
   ovq_unite_sources(tasks_test)

@@ -15,11 +15,13 @@ ovq_add_torch_test(ops_test ovq::ops
 ovq_add_torch_test(nn_test ovq::nn nn/attention_mixers_test.cpp nn/layers_test.cpp nn/linear_mixers_test.cpp
   nn/mixers_test.cpp nn/vq_test.cpp)
 ovq_add_torch_test(models_test ovq::models
-  models/config_test.cpp models/inspect_test.cpp models/language_model_test.cpp)
+  models/config_test.cpp models/inspect_test.cpp models/language_model_test.cpp models/sampling_test.cpp
+  models/session_test.cpp)
+target_link_libraries(models_test PRIVATE ovq::text)
 ovq_add_torch_test(train_test ovq::train
   train/adamw_test.cpp train/choice_scores_test.cpp train/comparison_test.cpp train/initial_weights_test.cpp
   train/keep_test.cpp train/phases_test.cpp train/profile_test.cpp train/run_test.cpp train/sweep_test.cpp
-  train/train_test.cpp)
+  train/text_loss_test.cpp train/train_test.cpp)
 ovq_add_torch_test(experiments_test ovq::experiments
   experiments/child_process_test.cpp experiments/experiment_set_test.cpp experiments/plan_test.cpp
   experiments/result_tables_test.cpp)
@@ -31,10 +33,19 @@ if(OVQ_BUILD_CLI)
     COMMAND ${PROJECT_SOURCE_DIR}/scripts/kill-resume.sh --ovq $<TARGET_FILE:ovq> --kills 6 --steps 40)
   add_test(NAME cli.errors COMMAND ${CMAKE_CURRENT_LIST_DIR}/cli/errors.sh $<TARGET_FILE:ovq>)
   add_test(NAME experiments.reproduce COMMAND ${CMAKE_CURRENT_LIST_DIR}/experiments/reproduce.sh $<TARGET_FILE:ovq>)
+  add_test(NAME cli.text COMMAND ${CMAKE_CURRENT_LIST_DIR}/cli/text.sh $<TARGET_FILE:ovq>)
   add_test(NAME cli.completion COMMAND ${CMAKE_CURRENT_LIST_DIR}/cli/completion.sh $<TARGET_FILE:ovq>)
-  set_tests_properties(cli.kill_resume cli.errors experiments.reproduce PROPERTIES TIMEOUT 300 COST 15 ENVIRONMENT OMP_WAIT_POLICY=PASSIVE)
+  set_tests_properties(cli.kill_resume cli.errors cli.text experiments.reproduce PROPERTIES TIMEOUT 300 COST 15 ENVIRONMENT OMP_WAIT_POLICY=PASSIVE)
 endif()
 
+if(OVQ_BUILD_CLI)
+  add_test(NAME cli.constant_memory COMMAND /usr/bin/python3 ${CMAKE_CURRENT_LIST_DIR}/cli/constant_memory.py
+    $<TARGET_FILE:ovq> --tokens 8000)
+  add_test(NAME cli.terminal
+    COMMAND /usr/bin/python3 ${CMAKE_CURRENT_LIST_DIR}/cli/terminal.py $<TARGET_FILE:ovq>)
+  set_tests_properties(cli.constant_memory cli.terminal PROPERTIES TIMEOUT 300 COST 20
+    ENVIRONMENT "PYTHONPATH=${PROJECT_BINARY_DIR}/python;OMP_WAIT_POLICY=PASSIVE;PYTHONDONTWRITEBYTECODE=1")
+endif()
 add_test(NAME python COMMAND /usr/bin/python3 -m pytest -q -p no:cacheprovider ${PROJECT_SOURCE_DIR}/tests/python)
 add_test(NAME example.python.drop_in COMMAND /usr/bin/python3 ${PROJECT_SOURCE_DIR}/examples/python/drop_in.py)
 add_test(NAME example.python.generate COMMAND /usr/bin/python3 ${PROJECT_SOURCE_DIR}/examples/python/generate.py)

@@ -61,6 +61,8 @@ class OvqState {
   // Without weights the bytes are version 1, which programs that know no weights read too.
   void write(std::ostream& out) const;
   static OvqState read(std::istream& in);
+  // Of what `write` writes for a state that has seen `tokens` tokens.
+  static int64_t file_bytes_after(const OvqShape& shape, const OvqOptions& options, int64_t tokens);
 
   // For the kernels: room for `tokens` more, the head to work on, and the result of having processed them.
   void reserve(int64_t tokens);

@@ -206,6 +206,21 @@ void check_head(const HeadData& head, const OvqOptions& options, int64_t size, i
 
 }  // namespace
 
+int64_t OvqState::file_bytes_after(const OvqShape& shape, const OvqOptions& options, int64_t tokens) {
+  constexpr int64_t kInteger = sizeof(int64_t), kFloat = sizeof(float);
+  int64_t header = sizeof(kMagic) + sizeof(uint32_t) + 6 * kInteger + sizeof(uint64_t);  // the checksum included
+  const auto add = [&]<class T>(const char*, const T&, const char*, const Range& = {}) {
+    header += is_optional<T> ? kInteger + kFloat : std::is_floating_point_v<T> ? kFloat : kInteger;
+  };
+  OvqOptions listed = options;
+  list_fields(add, listed);
+  const int64_t size = size_after(options, 0, 0, tokens), rows = size + pending_tokens(options, tokens);
+  const int64_t counts = options.weighted ? rows * kFloat : size * kInteger;
+  const int64_t searched = searched_keys(options, tokens, size) * (kFloat + static_cast<int64_t>(sizeof(int32_t)));
+  return header +
+         shape.batch * shape.kv_heads * (rows * (shape.key_dim + shape.value_dim) * kFloat + counts + searched);
+}
+
 void OvqState::write(std::ostream& out) const {
   Writer writer(out);
   writer.bytes(kMagic, sizeof(kMagic));

@@ -82,6 +82,11 @@ json to_json(const ModelConfig& config) {
   return object;
 }
 
+std::string identity(ModelConfig config) {
+  config.set_centroids(1);
+  return to_json(config).dump();
+}
+
 ModelConfig load_config(const std::filesystem::path& file) {
   const json object = read_json_file(file);
   try {

@@ -11,6 +11,7 @@
 #include "ovq/models/config.h"
 #include "ovq/models/flops.h"
 #include "ovq/models/presets.h"
+#include "ovq/models/sampling.h"
 
 namespace ovq::models {
 namespace {
@@ -122,8 +123,12 @@ Inspection inspect(const ModelConfig& config, const std::vector<int64_t>& contex
         mixer.paper_training = paper->training;
       }
       cost.state_bytes += layers * mixer.state_bytes;
+      cost.saved_bytes += layers * made[m]->saved_bytes(context);
       cost.forward += static_cast<double>(layers * 2 * x.mixers[m].matrices);
     }
+    cost.saved_bytes += config.vocab_size * static_cast<int64_t>(sizeof(float)) +
+                        std::min(context, kMostRecent) * static_cast<int64_t>(sizeof(int32_t));
+    cost.kv_cache_bytes = kv_cache_bytes(config, context);
     cost.backward = 2 * cost.forward;
     for (size_t m = 0; m < x.mixers.size(); ++m) {
       const auto layers = static_cast<double>(x.mixers[m].layers.size());
@@ -133,6 +138,24 @@ Inspection inspect(const ModelConfig& config, const std::vector<int64_t>& contex
     x.contexts.push_back(std::move(cost));
   }
   return x;
+}
+
+int64_t kv_cache_bytes(const ModelConfig& config, int64_t tokens) {
+  int64_t floats = 0;
+  for (int64_t layer = 0; layer < config.layers; ++layer) {
+    floats += 2 * std::visit(
+                      [&](const auto& options) {
+                        if constexpr (requires { options.heads.kv_heads; }) {
+                          const nn::HeadOptions& heads = options.heads;
+                          return (heads.kv_heads != 0 ? heads.kv_heads : heads.heads) *
+                                 (heads.head_dim != 0 ? heads.head_dim : heads.width / heads.heads);
+                        } else {
+                          return config.width;
+                        }
+                      },
+                      config.mixer(layer));
+  }
+  return tokens * floats * static_cast<int64_t>(sizeof(float));
 }
 
 Inspection inspect(const std::string& model, const std::vector<int64_t>& contexts) {
@@ -195,6 +218,13 @@ std::string to_table(const Inspection& x) {
   section(
       "State of one sequence", [](const MixerCost& c) { return bytes_text(static_cast<double>(c.state_bytes)); },
       [](const ContextCost& c) { return bytes_text(static_cast<double>(c.state_bytes)); });
+  const auto model_row = [&](const char* name, int64_t ContextCost::*bytes) {
+    std::vector<std::string> cells;
+    for (const ContextCost& cost : x.contexts) cells.push_back(bytes_text(static_cast<double>(cost.*bytes)));
+    table_row(text, name, cells);
+  };
+  model_row("saved in a file", &ContextCost::saved_bytes);
+  model_row("a KV cache would take", &ContextCost::kv_cache_bytes);
   section(
       "FLOPs per token as executed, forward, mean over the context (model: with all matrices)",
       [](const MixerCost& c) { return short_number(c.forward); },
@@ -229,10 +259,9 @@ json to_json(const Inspection& x) {
                                 {"parameters_per_layer", mixer.parameters}});
   }
   for (const ContextCost& cost : x.contexts) {
-    json context = {{"context", cost.context},
-                    {"state_bytes", cost.state_bytes},
-                    {"forward_flops", cost.forward},
-                    {"backward_flops", cost.backward},
+    json context = {{"context", cost.context},         {"state_bytes", cost.state_bytes},
+                    {"saved_bytes", cost.saved_bytes}, {"kv_cache_bytes", cost.kv_cache_bytes},
+                    {"forward_flops", cost.forward},   {"backward_flops", cost.backward},
                     {"mixers", json::object()}};
     for (size_t m = 0; m < x.mixers.size(); ++m) {
       const MixerCost& mixer = cost.mixers[m];

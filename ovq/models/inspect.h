@@ -32,6 +32,8 @@ struct ContextCost {
   int64_t context = 0;
   std::vector<MixerCost> mixers;     // as in Inspection::mixers
   int64_t state_bytes = 0;           // of all layers
+  int64_t saved_bytes = 0;           // of them in a file, with the logits of what comes next (state_file.h)
+  int64_t kv_cache_bytes = 0;        // what keys and values of all tokens would take
   double forward = 0, backward = 0;  // of all layers, the matrices and the output embedding
 };
 
@@ -52,6 +54,10 @@ Inspection inspect(const ModelConfig& config, const std::vector<int64_t>& contex
 // A preset's name, or a directory with a config.json. What is neither is a std::invalid_argument that names the closest
 // presets.
 Inspection inspect(const std::string& model, const std::vector<int64_t>& contexts = default_contexts());
+
+// What keys and values of all tokens would take in float if every layer were attention to the whole context: with the
+// layer's own kv heads, or as wide as the model where it has none.
+int64_t kv_cache_bytes(const ModelConfig& config, int64_t tokens);
 
 std::string to_table(const Inspection& inspection);
 nlohmann::json to_json(const Inspection& inspection);

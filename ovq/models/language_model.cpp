@@ -39,6 +39,12 @@ ModelState ModelState::clone() const {
   return copy;
 }
 
+ModelState ModelState::snapshot() const {
+  ModelState copy;
+  for (const nn::MixerState& layer : layers) copy.layers.push_back(layer.snapshot());
+  return copy;
+}
+
 Block::Block(const ModelConfig& config, int64_t layer) {
   mixer_norm = register_module("mixer_norm", nn::RMSNorm(config.width, config.norm_eps));
   mixer = register_module("mixer", make_mixer(config.mixer(layer)));

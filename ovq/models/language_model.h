@@ -21,6 +21,9 @@ struct ModelState {
   int64_t position() const { return layers.empty() ? 0 : layers.front().position; }
   int64_t nbytes() const;
   ModelState clone() const;
+  // A copy to come back to. The dictionaries of OVQ-attention are shared until one of the two is written to: the copy
+  // itself costs nothing for them, the next token that is read one copy of each.
+  ModelState snapshot() const;
 
   // A safetensors file; the dictionaries of OVQ-attention are in it as their own checksummed bytes.
   void save(const std::filesystem::path& path) const;

@@ -82,6 +82,23 @@ constexpr Sizes kSmall = {.layers = 4,
                           .beta = 16,
                           .initializer = Initializer::copying};
 
+// Text on a few cores. Window, chunk and centroids are to a training length of 1,024 about what the paper's are to
+// 10,000. With an even number of heads the linear layers have as many parameters as attention.
+constexpr Sizes kSmallText = {.layers = 4,
+                              .width = 192,
+                              .mlp = 512,
+                              .vocab = 2048,
+                              .heads = {6, 32},
+                              .recall = {6, 32},
+                              .plain = {6, 32},
+                              .chunk = 64,
+                              .window = 64,
+                              .centroids = 512,
+                              .codewords = 256,
+                              .warmup = 300,
+                              .beta = 0,
+                              .initializer = Initializer::fan_in};
+
 // What the paper's models have in common; the rest differs from experiment to experiment.
 struct PaperSizes {
   int64_t layers, width, heads, mlp, vocab;
@@ -239,6 +256,12 @@ std::vector<std::pair<std::string, ModelPreset>> all_presets() {
           std::string(scale) + "/" + name,
           ModelPreset{.config = config, .learning_rate = kSmallScalesRate, .min_learning_rate = kLastRate});
     }
+  }
+  for (const Pattern& pattern : patterns()) {
+    all.emplace_back(std::string("small/text-") + pattern.name,
+                     ModelPreset{.config = make_config(pattern, kSmallText, Form::plain),
+                                 .learning_rate = kSmallScalesRate,
+                                 .min_learning_rate = kLastRate});
   }
   for (auto& preset : paper_presets()) all.push_back(std::move(preset));
   return all;

@@ -5,12 +5,15 @@
 #include <nlohmann/json.hpp>
 
 #include "ovq/base/error.h"
+#include "ovq/base/json_fields.h"
 #include "ovq/kernels/checks.h"
 #include "ovq/models/generate.h"
 #include "ovq/models/parts.h"
 #include "ovq/models/presets.h"
 #include "ovq/models/weights.h"
 #include "ovq/ops/packed.h"
+#include "ovq/text/text_stream.h"
+#include "ovq/text/utf8.h"
 
 namespace ovq::models {
 namespace {
@@ -136,7 +139,10 @@ class ModelHandle : public torch::CustomClassHolder {
 
   explicit ModelHandle(const std::string& config)
       : module_(std::make_shared<LanguageModel>(config_from_json(parsed(config)))) {}
-  explicit ModelHandle(std::shared_ptr<LanguageModel> module) : module_(std::move(module)) {}
+  ModelHandle(std::shared_ptr<LanguageModel> module, std::shared_ptr<const text::Tokenizer> tokenizer)
+      : tokenizer(std::move(tokenizer)), module_(std::move(module)) {}
+
+  std::shared_ptr<const text::Tokenizer> tokenizer;  // nullptr: none
 
   LanguageModel& module() const { return *module_; }
   const PartNames& names() const { return names_; }
@@ -202,14 +208,106 @@ std::tuple<Tensor, std::vector<StatesPtr>> forward_with_states(const Handle& han
   return {y, after};
 }
 
-std::vector<int64_t> generate_tokens(LanguageModel& model, const StatesPtr& state, const std::vector<int64_t>& prompt,
-                                     const GenerateOptions& options) {
-  struct Mode {  // generating leaves the model as it was
-    LanguageModel& model;
-    const bool training = model.is_training();
-    ~Mode() { model.train(training); }
-  } mode{model};
-  return generate(model, state->state, prompt, options);
+GenerateOptions generate_options(const std::string& text) {
+  const json object = parsed(text);
+  GenerateOptions options;
+  FieldReader reader(object, FieldPlace{.op = "generate"});
+  list_fields(reader, options);
+  reader.finish();
+  return options;
+}
+
+// Tokens one by one; keeps model and state alive.
+struct GenerationHandle : torch::CustomClassHolder {
+  GenerationHandle(c10::intrusive_ptr<ModelHandle> model, StatesPtr state, const std::vector<int64_t>& prompt,
+                   const GenerateOptions& options)
+      : model(std::move(model)),
+        state(std::move(state)),
+        generation(this->model->module(), this->state->state, prompt, options) {}
+
+  c10::intrusive_ptr<ModelHandle> model;
+  StatesPtr state;
+  Generation generation;
+};
+
+// Tokens to text as they come.
+struct TextStreamHandle : torch::CustomClassHolder {
+  TextStreamHandle(std::shared_ptr<const text::Tokenizer> tokenizer, text::Place place, std::vector<std::string> stops)
+      : tokenizer(std::move(tokenizer)), stream(*this->tokenizer, place, std::move(stops)) {}
+
+  std::shared_ptr<const text::Tokenizer> tokenizer;
+  text::TextStream stream;
+};
+
+const text::Tokenizer& tokenizer_of(const ModelHandle& model) {
+  check(model.tokenizer != nullptr, "generate", "the model has no tokenizer; must have one for text: set_tokenizer");
+  return *model.tokenizer;
+}
+
+void define_generation(torch::Library& library, torch::class_<ModelHandle>& model) {
+  using Model = c10::intrusive_ptr<ModelHandle>;
+  using GenerationPtr = c10::intrusive_ptr<GenerationHandle>;
+  using Stream = c10::intrusive_ptr<TextStreamHandle>;
+  library.class_<GenerationHandle>("Generation");
+  library.class_<TextStreamHandle>("TextStream")
+      .def("add", [](const Stream& self, int64_t token) { return self->stream.add(static_cast<int32_t>(token)); })
+      .def("finish", [](const Stream& self) { return self->stream.finish(); })
+      .def("stopped", [](const Stream& self) { return self->stream.stopped(); });
+  model
+      .def("generation",
+           [](const Model& self, const std::vector<int64_t>& prompt, const StatesPtr& state, const std::string& options,
+              const ReplacedPtr&) {
+             return with_value_errors(
+                 [&] { return c10::make_intrusive<GenerationHandle>(self, state, prompt, generate_options(options)); });
+           })
+      // -1 after the last one
+      .def("next_token",
+           [](const Model& self, const GenerationPtr& generation, const ReplacedPtr& replaced) {
+             const ReplacedScope scope(self->names(), replaced);
+             return with_value_errors([&] { return generation->generation.next().value_or(-1); });
+           })
+      .def("settle",
+           [](const Model& self, const GenerationPtr& generation, const ReplacedPtr& replaced) {
+             const ReplacedScope scope(self->names(), replaced);
+             with_value_errors([&] { generation->generation.settle(); });
+           })
+      .def("has_tokenizer", [](const Model& self) { return self->tokenizer != nullptr; })
+      .def("set_tokenizer",
+           [](const Model& self, const std::string& name) {
+             with_value_errors([&] {
+               std::shared_ptr<const text::Tokenizer> tokenizer = text::make_tokenizer(name);
+               check(tokenizer->vocab() == self->module().config().vocab_size, "model", "the tokenizer has ",
+                     tokenizer->vocab(), " tokens; the model has ", self->module().config().vocab_size);
+               self->tokenizer = std::move(tokenizer);
+             });
+           })
+      // The tokens of a text that begins at `position`.
+      .def("encode",
+           [](const Model& self, const std::string& text, int64_t position) {
+             return with_value_errors([&] {
+               const text::Tokenizer& tokenizer = tokenizer_of(*self);
+               const std::vector<int32_t> tokens =
+                   tokenizer.encode(text, position == 0 ? text::Place::start : text::Place::middle);
+               std::vector<int64_t> result(tokens.begin(), tokens.end());
+               if (const auto begin = tokenizer.begin_token(); begin && position == 0)
+                 result.insert(result.begin(), *begin);
+               return result;
+             });
+           })
+      .def("decode",
+           [](const Model& self, const std::vector<int64_t>& tokens) {
+             return with_value_errors([&] {
+               return text::repaired(tokenizer_of(*self).decode({tokens.begin(), tokens.end()}));
+             });
+           })
+      .def("end_token", [](const Model& self) -> int64_t { return tokenizer_of(*self).end_token().value_or(-1); })
+      .def("text_stream", [](const Model& self, const std::vector<std::string>& stops) {
+        return with_value_errors([&] {
+          tokenizer_of(*self);
+          return c10::make_intrusive<TextStreamHandle>(self->tokenizer, text::Place::middle, stops);
+        });
+      });
+  library.def("generate_options() -> str", [] { return describe_fields(GenerateOptions()).dump(); });
 }
 
 // What mixers and models have in common.
@@ -329,23 +427,21 @@ TORCH_LIBRARY_FRAGMENT(ovq, library) {
              const ReplacedScope scope(self->names(), replaced);
              return with_value_errors([&] { return self->module().hidden(tokens, cu_seqlens); });
            })
-      .def("save", [](const Model& self, const std::string& directory) { save_model(self->module(), directory); })
-      .def("generate",
-           [](const Model& self, const std::vector<int64_t>& prompt, const StatesPtr& state, int64_t tokens,
-              double temperature, int64_t top_k, int64_t seed, int64_t piece, const ReplacedPtr& replaced) {
-             const ReplacedScope scope(self->names(), replaced);
-             const GenerateOptions options = {.tokens = tokens,
-                                              .temperature = temperature,
-                                              .top_k = top_k,
-                                              .seed = static_cast<uint64_t>(seed),
-                                              .piece = piece};
-             return with_value_errors([&] { return generate_tokens(self->module(), state, prompt, options); });
-           },
-           "",
-           {torch::arg("prompt"), torch::arg("state"), torch::arg("tokens"), torch::arg("temperature"),
-            torch::arg("top_k"), torch::arg("seed"), torch::arg("piece"), torch::arg("replaced")});
-  library.def("load_model(str directory) -> __torch__.torch.classes.ovq.LanguageModel",
-              [](std::string directory) { return c10::make_intrusive<ModelHandle>(load_model(directory)); });
+      .def("save",
+           [](const Model& self, const std::string& directory) {
+             save_model(self->module(), directory);
+             if (self->tokenizer) text::save_tokenizer(*self->tokenizer, directory);
+           })
+      .def("generate", [](const Model& self, const std::vector<int64_t>& prompt, const StatesPtr& state,
+                          const std::string& options, const ReplacedPtr& replaced) {
+        const ReplacedScope scope(self->names(), replaced);
+        return with_value_errors(
+            [&] { return generate(self->module(), state->state, prompt, generate_options(options)); });
+      });
+  define_generation(library, model);
+  library.def("load_model(str directory) -> __torch__.torch.classes.ovq.LanguageModel", [](std::string directory) {
+    return c10::make_intrusive<ModelHandle>(load_model(directory), text::load_tokenizer(directory));
+  });
   library.def("preset_names() -> str[]", preset_names);
   library.def("preset_config(str name) -> str",
               [](std::string name) { return to_json(model_preset(name).config).dump(); });

@@ -4,7 +4,9 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
+#include "ovq/base/checksum.h"
 #include "ovq/base/files/durable.h"
+#include "ovq/base/files/sha256.h"
 
 namespace ovq::models {
 namespace {
@@ -90,6 +92,17 @@ void assign_tensors(const NamedTensors& to, const NamedTensors& from, const std:
   }
   const torch::NoGradGuard no_grad;
   for (const auto& [name, tensor] : to) tensor.copy_(from.at(name));
+}
+
+std::string fingerprint(const LanguageModel& model) {
+  std::string text = identity(model.config()) + "\n";
+  for (const auto& [name, tensor] : named_tensors(model)) {
+    const Tensor x = tensor.detach().contiguous();
+    Crc32c checksum;
+    checksum.add({static_cast<const std::byte*>(x.data_ptr()), x.nbytes()});
+    text += name + " " + c10::toString(x.scalar_type()) + " " + shape_text(x.sizes()) + " " + checksum.text() + "\n";
+  }
+  return files::sha256(std::as_bytes(std::span(text)));
 }
 
 void save_model(const LanguageModel& model, const std::filesystem::path& directory) {

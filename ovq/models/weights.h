@@ -37,6 +37,10 @@ struct PackedState {
 PackedState pack(const ModelState& state);
 ModelState unpack(const PackedState& packed, const std::string& source);
 
+// Names a model by what it computes: its configuration but for the number of centroids, which may change, and its
+// weights. 64 hexadecimal digits.
+std::string fingerprint(const LanguageModel& model);
+
 void save_model(const LanguageModel& model, const std::filesystem::path& directory);
 std::shared_ptr<LanguageModel> load_model(const std::filesystem::path& directory);
 

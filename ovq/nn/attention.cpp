@@ -1,5 +1,7 @@
 #include "ovq/nn/attention.h"
 
+#include <algorithm>
+
 #include "ovq/base/error.h"
 #include "ovq/nn/cache.h"
 #include "ovq/ops/attention.h"
@@ -20,6 +22,12 @@ Attention::Attention(const AttentionOptions& options) : AttentionHeads("attentio
 int64_t Attention::state_bytes(int64_t tokens) const {
   const int64_t rows = cache_capacity(tokens, options_.window);
   if (tokens == 0) return 0;
+  return 2 * rows * heads().kv_heads * heads().head_dim * static_cast<int64_t>(sizeof(float)) +
+         input_state_bytes(tokens);
+}
+
+int64_t Attention::saved_bytes(int64_t tokens) const {
+  const int64_t rows = options_.window == 0 ? tokens : std::min(tokens, options_.window - 1);
   return 2 * rows * heads().kv_heads * heads().head_dim * static_cast<int64_t>(sizeof(float)) +
          input_state_bytes(tokens);
 }

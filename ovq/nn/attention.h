@@ -27,6 +27,7 @@ class Attention : public AttentionHeads {
 
   const AttentionOptions& options() const { return options_; }
   int64_t state_bytes(int64_t tokens) const override;
+  int64_t saved_bytes(int64_t tokens) const override;
 
  protected:
   Tensor mix(const Tensor& x, MixerState* state, const OptionalTensor& cu_seqlens) override;

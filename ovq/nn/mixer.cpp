@@ -33,10 +33,16 @@ int64_t MixerState::nbytes() const {
 }
 
 MixerState MixerState::clone() const {
+  MixerState copy = snapshot();
+  if (ovq) copy.ovq = copy.ovq->clone();
+  return copy;
+}
+
+MixerState MixerState::snapshot() const {
   MixerState copy;
   copy.position = position;
   copy.layout = layout;
-  if (ovq) copy.ovq = ovq->detach()->clone();
+  if (ovq) copy.ovq = ovq->detach();
   for (const auto& [name, tensor] : tensors) copy.tensors[name] = tensor.detach().clone();
   return copy;
 }

@@ -26,8 +26,9 @@ struct MixerState {
   c10::intrusive_ptr<ops::State> ovq;     // the dictionary of OVQ-attention, if the mixer has one
   std::string layout;  // of the mixer that made it; empty: none has, or it comes from a file that does not say
 
-  int64_t nbytes() const;    // memory held, room to grow included
-  MixerState clone() const;  // independent, outside of the autograd graph
+  int64_t nbytes() const;       // memory held, room to grow included
+  MixerState clone() const;     // independent, outside of the autograd graph
+  MixerState snapshot() const;  // the same, but the dictionary is shared until one of the two is written to
 };
 
 // What states depend on, as text: "gdn heads=2 key_dim=128 ..."
@@ -71,6 +72,8 @@ class Mixer : public torch::nn::Module {
   // Bytes of the state of one sequence that a pass over `tokens` tokens without gradients leaves, in float. Token by
   // token the state has other room to grow in: at most a quarter more.
   virtual int64_t state_bytes(int64_t tokens) const = 0;
+  // Bytes of the same state in a file: what is in use of it.
+  virtual int64_t saved_bytes(int64_t tokens) const { return state_bytes(tokens); }
 
   // A training step is what lies between two calls of begin_step, or of begin_step and end_step: any number of forwards
   // and backwards. What a layer learns by other means than gradients moves on at its end, from all its forwards

@@ -35,12 +35,17 @@ void OvqAttention::set_centroids(int64_t centroids) {
   options_.dictionary = changed;
 }
 
-int64_t OvqAttention::state_bytes(int64_t tokens) const {
-  const kernels::OvqOptions& dictionary = options_.dictionary;
-  const int64_t dim = heads().head_dim, kv_heads = heads().kv_heads;
+int64_t OvqAttention::shifted_bytes(int64_t tokens) const {
   const bool shifts_weights = options_.weighted_writes && heads().value_shift && tokens > 0;
-  return kernels::OvqState::nbytes_after({1, kv_heads, dim, dim}, dictionary, tokens) + input_state_bytes(tokens) +
-         (shifts_weights ? kv_heads * static_cast<int64_t>(sizeof(float)) : 0);
+  return input_state_bytes(tokens) + (shifts_weights ? heads().kv_heads * static_cast<int64_t>(sizeof(float)) : 0);
+}
+
+int64_t OvqAttention::state_bytes(int64_t tokens) const {
+  return kernels::OvqState::nbytes_after(shape(), options_.dictionary, tokens) + shifted_bytes(tokens);
+}
+
+int64_t OvqAttention::saved_bytes(int64_t tokens) const {
+  return kernels::OvqState::file_bytes_after(shape(), options_.dictionary, tokens) + shifted_bytes(tokens);
 }
 
 OptionalTensor OvqAttention::write_weights(const Tensor& x, MixerState* state, const OptionalTensor& cu_seqlens) {

@@ -29,11 +29,14 @@ class OvqAttention : public AttentionHeads {
   // The most centroids per kv head, from the next write on; no weight depends on it.
   void set_centroids(int64_t centroids);
   int64_t state_bytes(int64_t tokens) const override;
+  int64_t saved_bytes(int64_t tokens) const override;
 
  protected:
   Tensor mix(const Tensor& x, MixerState* state, const OptionalTensor& cu_seqlens) override;
 
  private:
+  kernels::OvqShape shape() const { return {1, heads().kv_heads, heads().head_dim, heads().head_dim}; }
+  int64_t shifted_bytes(int64_t tokens) const;  // of what the layer keeps besides the dictionary
   OptionalTensor write_weights(const Tensor& x, MixerState* state, const OptionalTensor& cu_seqlens);
   Tensor attend(const Inputs& in, const OptionalTensor& weights, MixerState* state, const OptionalTensor& cu_seqlens);
 

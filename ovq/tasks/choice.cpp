@@ -9,7 +9,7 @@
 #include "ovq/base/closest.h"
 #include "ovq/base/error.h"
 #include "ovq/base/json_lines.h"
-#include "ovq/tasks/corpus.h"
+#include "ovq/text/documents.h"
 
 namespace ovq::tasks {
 
@@ -188,7 +188,7 @@ std::vector<std::string> piqa_labels(const std::string& path) {
   std::filesystem::path labels(path);
   labels.replace_filename(labels.stem().string() + "-labels.lst");
   if (!std::filesystem::exists(labels)) return {};
-  return split_lines(read_text_file("choice", labels.string()));
+  return split_lines(text::read_text_file("choice", labels.string()));
 }
 
 constexpr const char* kNames[] = {"piqa", "hellaswag", "winogrande", "arc"};
@@ -206,7 +206,7 @@ Benchmark benchmark_from_name(const std::string& name) {
 std::vector<Question> read_questions(Benchmark benchmark, const std::string& path) {
   const std::vector<std::string> labels = benchmark == Benchmark::piqa ? piqa_labels(path) : std::vector<std::string>();
   std::vector<Question> questions;
-  for (JsonLine& found : json_lines(read_text_file("choice", path))) {
+  for (JsonLine& found : json_lines(text::read_text_file("choice", path))) {
     const Line line{.path = path, .number = found.number, .object = std::move(found.object)};
     if (line.object.is_discarded()) line.bad("is not a JSON object");
     switch (benchmark) {
@@ -235,7 +235,7 @@ std::vector<Question> read_questions(Benchmark benchmark, const std::string& pat
   return questions;
 }
 
-EncodedChoice encode(const Choice& choice, const Tokenizer& tokenizer) {
+EncodedChoice encode(const Choice& choice, const text::Tokenizer& tokenizer) {
   const size_t kept = choice.context.find_last_not_of(kSpaces) + 1;  // npos + 1 = 0
   const std::string context = choice.context.substr(0, kept);
   std::string_view scored = choice.continuation;

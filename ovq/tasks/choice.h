@@ -13,7 +13,7 @@
 #include <string>
 #include <vector>
 
-#include "ovq/tasks/tokenizer.h"
+#include "ovq/text/tokenizer.h"
 
 namespace ovq::tasks {
 
@@ -43,6 +43,6 @@ struct EncodedChoice {
 
 // Context and continuation are tokenised together, and split where the tokens of the context alone end; spaces at the
 // end of the context go to the continuation first.
-EncodedChoice encode(const Choice& choice, const Tokenizer& tokenizer);
+EncodedChoice encode(const Choice& choice, const text::Tokenizer& tokenizer);
 
 }  // namespace ovq::tasks

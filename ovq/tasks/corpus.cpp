@@ -1,104 +1,72 @@
 #include "ovq/tasks/corpus.h"
 
 #include <algorithm>
-#include <cstring>
-#include <filesystem>
-#include <fstream>
-#include <iterator>
-#include <limits>
-#include <system_error>
 
 #include "ovq/base/error.h"
+#include "ovq/text/documents.h"
 
 namespace ovq::tasks {
 
-namespace fs = std::filesystem;
-
-std::string read_text_file(const char* op, const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  check_data(fs::is_regular_file(path) && file, op, path, " cannot be read; expected a file");
-  std::string text{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
-  check_data(!file.bad(), op, path, " cannot be read to its end");
-  check_data(!text.empty(), op, path, " is empty");
-  return text;
-}
-
-namespace {
-
-std::vector<std::string> document_paths(const std::string& path) {
-  std::error_code error;
-  const fs::file_status status = fs::status(path, error);
-  check_data(fs::exists(status), "text", path.empty() ? "\"\"" : path,
-             " does not exist; expected a text file or a folder of .txt files");
-  if (!fs::is_directory(status)) return {path};
-  std::vector<std::string> paths;
-  for (const fs::directory_entry& entry : fs::directory_iterator(path, error)) {
-    if (entry.is_regular_file() && entry.path().extension() == ".txt") paths.push_back(entry.path().string());
+Corpus::Corpus(const std::string& path, const text::Tokenizer& tokenizer, int64_t min_tokens)
+    : path_(path), vocab_(tokenizer.vocab()), token_bytes_(text::bytes_of_tokens(vocab_)) {
+  if (text::is_token_file(path)) {
+    map_tokens(tokenizer);
+  } else {
+    read_texts(tokenizer);
   }
-  check_data(!error, "text", path, " cannot be read: ", error.message());
-  check_data(!paths.empty(), "text", path, " has no .txt file");
-  std::sort(paths.begin(), paths.end());
-  return paths;
-}
-
-template <class Stored>
-void append(std::vector<uint8_t>& bytes, const std::vector<int32_t>& tokens) {
-  const size_t before = bytes.size();
-  bytes.resize(before + tokens.size() * sizeof(Stored));
-  for (size_t i = 0; i < tokens.size(); ++i) {
-    const auto stored = static_cast<Stored>(tokens[i]);
-    std::memcpy(bytes.data() + before + i * sizeof(Stored), &stored, sizeof(Stored));
-  }
-}
-
-template <class Stored>
-void copy(const uint8_t* bytes, std::span<int32_t> out) {
-  for (size_t i = 0; i < out.size(); ++i) {
-    Stored stored;
-    std::memcpy(&stored, bytes + i * sizeof(Stored), sizeof(Stored));
-    out[i] = static_cast<int32_t>(stored);
-  }
-}
-
-template <class Stored>
-bool holds_tokens(int64_t vocab) {
-  return vocab - 1 <= static_cast<int64_t>(std::numeric_limits<Stored>::max());
-}
-
-// The fewest that any token fits into.
-int64_t bytes_of_tokens(int64_t vocab) {
-  if (holds_tokens<uint8_t>(vocab)) return sizeof(uint8_t);
-  return holds_tokens<uint16_t>(vocab) ? sizeof(uint16_t) : sizeof(uint32_t);
-}
-
-}  // namespace
-
-Corpus::Corpus(const std::string& path, const Tokenizer& tokenizer, int64_t min_tokens)
-    : path_(path), token_bytes_(bytes_of_tokens(tokenizer.vocab())) {
   int64_t longest = 0;
-  const std::vector<std::string> paths = document_paths(path);
-  for (const std::string& document : paths) {
-    const std::vector<int32_t> tokens = tokenizer.encode(read_text_file("text", document));
-    const auto count = static_cast<int64_t>(tokens.size());
-    longest = std::max(longest, count);
-    if (count < min_tokens) continue;
-    documents_.push_back({.path = document, .start = this->tokens(), .tokens = count});
-    if (token_bytes_ == 1) append<uint8_t>(bytes_, tokens);
-    if (token_bytes_ == 2) append<uint16_t>(bytes_, tokens);
-    if (token_bytes_ == 4) append<uint32_t>(bytes_, tokens);
+  const size_t count = documents_.size();
+  for (const Document& document : documents_) longest = std::max(longest, document.tokens);
+  std::erase_if(documents_, [&](const Document& document) { return document.tokens < min_tokens; });
+  check_data(!documents_.empty(), "text", path, " has no document of ", min_tokens, " tokens; the longest of ", count,
+             " has ", longest);
+}
+
+void Corpus::map_tokens(const text::Tokenizer& tokenizer) {
+  file_.emplace(path_);
+  check_data(file_->tokenizer() == tokenizer.identity(), "text", path_, " holds tokens of another tokenizer, ",
+             file_->tokenizer(), "; the task's is ", tokenizer.identity());
+  tokens_ = file_->data();
+  for (const text::TokenDocument& document : file_->documents()) {
+    documents_.push_back(
+        {.path = document.name, .start = document.start, .tokens = document.tokens, .text_bytes = document.text_bytes});
   }
-  check_data(!documents_.empty(), "text", path, " has no document of ", min_tokens, " tokens; the longest of ",
-             paths.size(), " has ", longest);
-  bytes_.shrink_to_fit();
+}
+
+void Corpus::read_texts(const text::Tokenizer& tokenizer) {
+  int64_t start = 0;
+  for (const std::string& path : text::document_paths("text", path_)) {
+    const std::string content = text::read_text_file("text", path);
+    std::vector<int32_t> tokens;
+    try {
+      tokens = tokenizer.encode_document(content);
+    } catch (const std::invalid_argument& error) {
+      fail_data("text", path, ": ", error.what());
+    }
+    documents_.push_back({.path = path,
+                          .start = start,
+                          .tokens = static_cast<int64_t>(tokens.size()),
+                          .text_bytes = static_cast<int64_t>(content.size())});
+    start += documents_.back().tokens;
+    text::append_tokens(memory_, tokens, token_bytes_);
+  }
+  memory_.shrink_to_fit();
+  tokens_ = memory_.data();
+}
+
+int64_t Corpus::tokens() const {
+  int64_t count = 0;
+  for (const Document& document : documents_) count += document.tokens;
+  return count;
 }
 
 void Corpus::read(const Document& document, int64_t offset, std::span<int32_t> out) const {
   check(offset >= 0 && offset + static_cast<int64_t>(out.size()) <= document.tokens, "text", "window of ", out.size(),
         " tokens at ", offset, " leaves ", document.path, ", which has ", document.tokens);
-  const uint8_t* bytes = bytes_.data() + (document.start + offset) * token_bytes_;
-  if (token_bytes_ == 1) copy<uint8_t>(bytes, out);
-  if (token_bytes_ == 2) copy<uint16_t>(bytes, out);
-  if (token_bytes_ == 4) copy<uint32_t>(bytes, out);
+  text::copy_tokens(out, tokens_ + (document.start + offset) * token_bytes_, token_bytes_);
+  for (const int32_t token : out) {
+    check_data(token >= 0 && token < vocab_, "text", path_, " holds token ", token, "; the tokenizer has ", vocab_);
+  }
 }
 
 void Corpus::check_window(int64_t size) const {

@@ -8,6 +8,10 @@
 #include <string_view>
 #include <vector>
 
+namespace ovq::text {
+class Tokenizer;
+}
+
 namespace ovq::tasks {
 
 inline constexpr int32_t kNoTarget = -1;
@@ -58,11 +62,12 @@ class Task {
   virtual std::string name() const = 0;
   virtual int64_t vocab() const = 0;
   virtual Metric metric() const { return Metric::accuracy; }
-  virtual std::string group_name() const = 0;                         // what Batch::groups counts, e.g. "query"
-  virtual std::string token_name(int32_t token) const = 0;            // for people
-  virtual std::string_view token_gap() const { return " "; }          // between the names of neighbours
-  virtual int64_t min_length() const = 0;                             // of a request
-  virtual int64_t row_length(int64_t length, Split split) const = 0;  // tokens of a row, query section included
+  virtual std::string group_name() const = 0;                           // what Batch::groups counts, e.g. "query"
+  virtual std::string token_name(int32_t token) const = 0;              // for people
+  virtual std::string_view token_gap() const { return " "; }            // between the names of neighbours
+  virtual int64_t min_length() const = 0;                               // of a request
+  virtual int64_t row_length(int64_t length, Split split) const = 0;    // tokens of a row, query section included
+  virtual const text::Tokenizer* tokenizer() const { return nullptr; }  // of a task that is text
   virtual int64_t test_rows(int64_t length) const;  // how many different test rows there are; 0: no limit
 
   // The batch of that name. Throws std::invalid_argument for requests that cannot be met.

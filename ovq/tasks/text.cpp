@@ -17,7 +17,7 @@ TextTask::TextTask(const TextOptions& options) : options_(options) {
   std::error_code error;  // of paths that do not exist: reported when they are read
   const bool same = std::filesystem::equivalent(options.train, options.test, error) && !error;
   check(!same, "text", "train and test are both ", options.train, "; testing needs text of its own");
-  tokenizer_ = make_tokenizer(options.tokenizer);
+  tokenizer_ = text::make_tokenizer(options.tokenizer);
 }
 
 const Corpus& TextTask::corpus(Split split) const {

@@ -5,8 +5,8 @@
 // A window lies in one document; documents of fewer than min_document tokens are left out, as in the paper. Training
 // windows start anywhere, each start as likely as any other, chosen by (seed, step, rank, row). Test windows lie side
 // by side and are numbered: row r of (step, rank) is window (step * ranks + rank) * rows + r, from the start again
-// after the last; the seed plays no part. Cost: O(length + documents). A corpus is read and tokenised when it is first
-// asked for, and kept; the vocabulary and the metric are known without it.
+// after the last; the seed plays no part. Cost: O(length + documents). A corpus is read and tokenised, or its file of
+// tokens mapped, when it is first asked for; the vocabulary and the metric are known without it.
 #pragma once
 
 #include <memory>
@@ -16,12 +16,12 @@
 #include "ovq/base/fields.h"
 #include "ovq/tasks/corpus.h"
 #include "ovq/tasks/task.h"
-#include "ovq/tasks/tokenizer.h"
+#include "ovq/text/tokenizer.h"
 
 namespace ovq::tasks {
 
 struct TextOptions {
-  std::string train, test;          // file or folder; one may be left empty if never asked for
+  std::string train, test;          // text, folder or file of tokens; one may be left empty if never asked for
   std::string tokenizer = "bytes";  // or the path of a SentencePiece model
   int64_t min_document = 0;         // tokens
   int64_t bin = 64;                 // positions in a group
@@ -29,8 +29,8 @@ struct TextOptions {
 
 template <class Fields>
 void list_fields(Fields& field, TextOptions& o) {
-  field("train", o.train, "file or folder of text to train on");
-  field("test", o.test, "file or folder of text to test on");
+  field("train", o.train, "text file, folder of them or file of tokens to train on");
+  field("test", o.test, "text file, folder of them or file of tokens to test on");
   field("tokenizer", o.tokenizer, "bytes, or the path of a SentencePiece model");
   field("min_document", o.min_document, "tokens a document must have to be used", at_least(0));
   field("bin", o.bin, "positions that the loss is averaged over", at_least(1));
@@ -49,16 +49,16 @@ class TextTask final : public Task {
   std::string_view token_gap() const override { return ""; }
   int64_t min_length() const override { return 1; }
   int64_t row_length(int64_t length, Split) const override { return length; }
+  const text::Tokenizer* tokenizer() const override { return tokenizer_.get(); }
   int64_t test_rows(int64_t length) const override { return corpus(Split::test).adjacent_windows(length + 1); }
 
-  const Tokenizer& tokenizer() const { return *tokenizer_; }
   const Corpus& corpus(Split split) const;  // read by the first call, which throws if that fails; by any thread
 
  private:
   void fill(const SampleRequest& request, int64_t row, Row out) const override;
 
   TextOptions options_;
-  std::unique_ptr<Tokenizer> tokenizer_;
+  std::unique_ptr<text::Tokenizer> tokenizer_;
   mutable std::mutex reading_;
   mutable std::optional<Corpus> train_, test_;
 };

@@ -16,11 +16,7 @@ constexpr const char* kWeights = "model.safetensors";
 constexpr const char* kOptimizer = "optimizer.safetensors";
 constexpr const char* kConfigKey = "ovq.config";
 
-// How many centroids there may be is no part of what a model is.
-std::string identity(models::ModelConfig config) {
-  config.set_centroids(1);
-  return models::to_json(config).dump();
-}
+using models::identity;
 
 int64_t number(const files::Metadata& metadata, const std::string& key) {
   const auto at = metadata.find(key);
@@ -45,6 +41,14 @@ void check_config(const std::filesystem::path& directory, const files::Metadata&
     throw std::runtime_error((directory / kConfig).string() + " is not that of the weights beside it");
 }
 
+// Checkpoints of versions that stored no tokenizer pass.
+void check_tokenizer(const std::filesystem::path& directory, const text::Tokenizer& tokenizer) {
+  const auto stored = text::load_tokenizer(directory.string());
+  if (stored == nullptr || stored->identity() == tokenizer.identity()) return;
+  throw std::runtime_error(directory.string() + " was trained with another tokenizer, " + stored->identity() +
+                           "; the task's is " + tokenizer.identity());
+}
+
 // Throws what is wrong with it.
 void check_sound(const std::filesystem::path& directory) {
   check_config(directory, verified(directory / kWeights));
@@ -56,8 +60,8 @@ void check_sound(const std::filesystem::path& directory) {
 
 std::filesystem::path checkpoint_directory(const std::filesystem::path& run) { return run / "checkpoints"; }
 
-void save_checkpoint(const std::filesystem::path& run, const models::LanguageModel& model, const AdamW& optimizer,
-                     const Progress& progress, int64_t keep) {
+void save_checkpoint(const std::filesystem::path& run, const models::LanguageModel& model,
+                     const text::Tokenizer* tokenizer, const AdamW& optimizer, const Progress& progress, int64_t keep) {
   const std::filesystem::path directory = checkpoint_directory(run);
   std::filesystem::create_directories(directory);
   files::write_directory_durably(
@@ -65,6 +69,7 @@ void save_checkpoint(const std::filesystem::path& run, const models::LanguageMod
       [&](const std::filesystem::path& aside) {
         files::write_file_durably(aside / kConfig, models::to_json(model.config()).dump(2) + "\n");
         models::save_tensors(aside / kWeights, models::named_tensors(model), {{kConfigKey, identity(model.config())}});
+        if (tokenizer != nullptr) text::save_tokenizer(*tokenizer, aside.string());
         models::save_tensors(aside / kOptimizer, optimizer.state(),
                              {{"step", std::to_string(progress.step)},
                               {"skipped", std::to_string(progress.skipped)},
@@ -106,13 +111,14 @@ std::filesystem::path model_directory(const std::filesystem::path& name, const W
 }
 
 std::optional<Progress> load_checkpoint(const std::filesystem::path& run, models::LanguageModel& model,
-                                        AdamW& optimizer, const Warn& warn) {
+                                        const text::Tokenizer* tokenizer, AdamW& optimizer, const Warn& warn) {
   if (std::filesystem::is_directory(checkpoint_directory(run))) files::remove_stale_parts(checkpoint_directory(run));
   const auto directory = find_checkpoint(run, warn);
   if (!directory) return std::nullopt;
   if (identity(checkpoint_config(*directory)) != identity(model.config()))
     throw std::runtime_error(directory->string() +
                              " is a checkpoint of another model; the run's own is described in run.json");
+  if (tokenizer != nullptr) check_tokenizer(*directory, *tokenizer);
   const models::LoadedTensors weights = models::load_tensors(*directory / kWeights);
   const models::LoadedTensors moments = models::load_tensors(*directory / kOptimizer);
   models::assign_tensors(optimizer.state(), moments.tensors, *directory / kOptimizer);

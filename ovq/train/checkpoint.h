@@ -1,5 +1,6 @@
 // Checkpoints of a run: <run>/checkpoints/step-000100 with config.json, model.safetensors (a model directory by itself)
-// and optimizer.safetensors. Each is there whole or not at all; damage is found by checksums.
+// with the tokenizer of a model of text, and optimizer.safetensors. Each is there whole or not at all; damage is found
+// by checksums.
 #pragma once
 
 #include <filesystem>
@@ -8,6 +9,7 @@
 #include <string>
 
 #include "ovq/models/language_model.h"
+#include "ovq/text/tokenizer.h"
 #include "ovq/train/adamw.h"
 
 namespace ovq::train {
@@ -36,11 +38,12 @@ models::ModelConfig checkpoint_config(const std::filesystem::path& checkpoint);
 std::filesystem::path model_directory(const std::filesystem::path& name, const Warn& warn);
 
 // Durable; then all but the last `keep` are removed.
-void save_checkpoint(const std::filesystem::path& run, const models::LanguageModel& model, const AdamW& optimizer,
-                     const Progress& progress, int64_t keep);
+// `tokenizer`: of a model of text, stored beside it; else nullptr.
+void save_checkpoint(const std::filesystem::path& run, const models::LanguageModel& model,
+                     const text::Tokenizer* tokenizer, const AdamW& optimizer, const Progress& progress, int64_t keep);
 
-// Loads what find_checkpoint finds; nothing if there is none. A checkpoint of another model is an error.
+// Loads what find_checkpoint finds; nothing if there is none. A checkpoint of another model or tokenizer is an error.
 std::optional<Progress> load_checkpoint(const std::filesystem::path& run, models::LanguageModel& model,
-                                        AdamW& optimizer, const Warn& warn);
+                                        const text::Tokenizer* tokenizer, AdamW& optimizer, const Warn& warn);
 
 }  // namespace ovq::train

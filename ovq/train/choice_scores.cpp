@@ -4,7 +4,6 @@
 #include <nlohmann/json.hpp>
 
 #include "ovq/base/error.h"
-#include "ovq/tasks/text.h"
 
 namespace ovq::train {
 
@@ -45,7 +44,7 @@ std::vector<double> log_likelihoods(models::LanguageModel& model, const std::vec
   return sums;
 }
 
-ChoiceScores score_choices(models::LanguageModel& model, const tasks::Tokenizer& tokenizer,
+ChoiceScores score_choices(models::LanguageModel& model, const text::Tokenizer& tokenizer,
                            const std::vector<tasks::Question>& questions) {
   check(!questions.empty(), "choice", "there are no questions");
   check(tokenizer.vocab() == model.config().vocab_size, "choice", "the tokenizer has ", tokenizer.vocab(),
@@ -72,9 +71,9 @@ ChoiceScores score_benchmark(const Run& run, models::LanguageModel& model, const
                              const std::string& questions) {
   const auto asked = tasks::read_questions(tasks::benchmark_from_name(benchmark), questions);
   const auto task = run.task();
-  const auto* text = dynamic_cast<const tasks::TextTask*>(task.get());
-  check(text != nullptr, "choice", run.path().string(), " was trained on ", run.options().task, ", not on text");
-  return score_choices(model, text->tokenizer(), asked);
+  check(task->tokenizer() != nullptr, "choice", run.path().string(), " was trained on ", run.options().task,
+        ", not on text");
+  return score_choices(model, *task->tokenizer(), asked);
 }
 
 nlohmann::json to_json(const ChoiceScores& scores) {

@@ -21,7 +21,7 @@ struct ChoiceScores {
 // Sum of log p(token | all before it) over the continuation, for each choice of one question.
 std::vector<double> log_likelihoods(models::LanguageModel& model, const std::vector<tasks::EncodedChoice>& choices);
 
-ChoiceScores score_choices(models::LanguageModel& model, const tasks::Tokenizer& tokenizer,
+ChoiceScores score_choices(models::LanguageModel& model, const text::Tokenizer& tokenizer,
                            const std::vector<tasks::Question>& questions);
 
 // A benchmark by its name, from its published file, with the tokenizer of the run, which must be one on text.

@@ -30,7 +30,7 @@ Trainer::Trainer(Run run, TrainHooks hooks)
       optimizer_(*model_, run_.options().adamw),
       phases_(phases_of(run_.options())),
       own_centroids_(model_->config().centroids()) {
-  if (const auto progress = load_checkpoint(run_.path(), *model_, optimizer_, hooks_.warn)) {
+  if (const auto progress = load_checkpoint(run_.path(), *model_, task_->tokenizer(), optimizer_, hooks_.warn)) {
     progress_ = *progress;
     saved_step_ = progress->step;
   } else if (!run_.options().init_from.path.empty()) {
@@ -138,7 +138,7 @@ bool Trainer::evaluate_now() {
 
 void Trainer::save() {
   if (saved_step_ == progress_.step) return;
-  save_checkpoint(run_.path(), *model_, optimizer_, progress_, run_.options().keep);
+  save_checkpoint(run_.path(), *model_, task_->tokenizer(), optimizer_, progress_, run_.options().keep);
   saved_step_ = progress_.step;
 }
 

@@ -2,7 +2,7 @@
 
 import json
 import os
-from typing import Any, Dict, List, Optional, Sequence, Tuple, Union
+from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple, Union
 
 import torch
 from torch import Tensor
@@ -10,7 +10,9 @@ from torch import Tensor
 from ._library import call, invoke
 from .cpp_module import CompiledModule, States
 from .layer_states import ModelState, Path, handles_of
+from .options import check_names, fields_of, with_options
 
+FIELDS = fields_of(call("generate_options"))
 ModelStates = States[ModelState]
 
 
@@ -92,35 +94,81 @@ class LanguageModel(CompiledModule):
         """Decodes tokens [B, T], mostly T = 1 -> logits [B, T, vocab]; `state` moves on in place, no autograd."""
         return self._step(tokens, state, cu_seqlens)
 
+    @with_options(FIELDS, indent=12)
     def generate(
         self,
-        prompt: Union[Sequence[int], Tensor],
+        prompt: Union[str, Sequence[int], Tensor],
         *,
-        tokens: int = 64,
-        temperature: float = 0.0,
-        top_k: int = 0,
-        seed: int = 0,
         state: Optional[ModelState] = None,
-        piece: int = 512,
-    ) -> List[int]:
-        """New tokens after a prompt, one at a time; memory is that of the state.
+        stream: bool = False,
+        stop: Union[str, Sequence[str]] = (),
+        **options: Any,
+    ) -> Union[str, List[int], Iterator[str], Iterator[int]]:
+        """What follows a prompt, one token at a time; memory is that of the state.
 
         Args:
-            prompt: token numbers, a sequence or a tensor [T]; at least one.
-            tokens: how many new ones.
-            temperature: 0: always the most likely token. top_k: of the most likely ones only; 0: of all.
-            seed: of the choice; the same numbers give the same tokens.
+            prompt: token numbers, a sequence or a tensor [T], at least one; or text, if the model has a tokenizer.
+            {options}
             state: continue from it, in place; a new ModelState() represents an empty context. The last token returned
-                has not been read into it yet.
-            piece: tokens of the prompt read at a time.
+                has not been read into it yet; of text everything has.
+            stream: yield what comes as it comes.
+            stop: texts that end the writing, and are no part of it; for prompts that are text.
 
         Returns:
-            The new tokens.
+            The new tokens, a list of numbers. Of a prompt that is text: the text, up to the token that ends a document.
         """
+        check_names(LanguageModel.generate, options)
+        options = {name: value for name, value in options.items() if value is not None}
+        if state is None:
+            state = ModelState()
+        if isinstance(prompt, str):
+            pieces = self._write(prompt, state, [stop] if isinstance(stop, str) else list(stop), options)
+            return pieces if stream else "".join(pieces)
+        if stop:
+            raise TypeError("[generate] stop is for prompts that are text")
         numbers = prompt.tolist() if isinstance(prompt, Tensor) else list(prompt)
-        (handle,) = handles_of("generate", ModelState() if state is None else state, None, ModelState)
-        options = (int(tokens), float(temperature), int(top_k), int(seed), int(piece))
-        return self._call("generate", numbers, handle, *options, op="generate")
+        (handle,) = handles_of("generate", state, None, ModelState)
+        if not stream:
+            return self._call("generate", numbers, handle, json.dumps(options), op="generate")
+        return self._tokens(self._call("generation", numbers, handle, json.dumps(options), op="generate"))
+
+    def encode(self, text: str) -> List[int]:
+        """The tokens of a text, after the one that begins a document; ValueError without a tokenizer."""
+        return self._handle.encode(text, 0)
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        """The text of tokens; bytes that are no characters come as U+FFFD."""
+        return self._handle.decode(list(tokens))
+
+    def set_tokenizer(self, name: Path) -> None:
+        """"bytes", or the path of a SentencePiece model; `save` stores it beside the weights, `load` finds it there."""
+        try:
+            self._handle.set_tokenizer(os.fspath(name))
+        except RuntimeError as error:
+            raise ValueError(str(error)) from None
+
+    def _tokens(self, generation: Any) -> Iterator[int]:
+        while (token := self._call("next_token", generation, op="generate")) >= 0:
+            yield token
+
+    def _write(self, prompt: str, state: ModelState, stops: List[str], options: Dict[str, Any]) -> Iterator[str]:
+        """Text as it comes. At its end the state has read all of it."""
+        (handle,) = handles_of("generate", state, None, ModelState)
+        stream, end = self._handle.text_stream(stops), self._handle.end_token()
+        numbers = self._handle.encode(prompt, state.position)
+        generation = self._call("generation", numbers, handle, json.dumps(options), op="generate")
+        try:
+            for token in self._tokens(generation):
+                if token == end:
+                    break
+                if text := stream.add(token):
+                    yield text
+                if stream.stopped():
+                    break
+            if text := stream.finish():
+                yield text
+        finally:
+            self._call("settle", generation, op="generate")
 
     def extra_repr(self) -> str:
         config = self.config

@@ -60,7 +60,7 @@ def documented(doc: Optional[str], fields: Iterable[Field], indent: int) -> Opti
     return doc.replace(" " * indent + "{options}", "\n".join(lines))
 
 
-def with_options(fields: List[Field]) -> Callable[[F], F]:
+def with_options(fields: List[Field], indent: int = 8) -> Callable[[F], F]:
     """For a function that takes **options: they appear in its signature and docstring, and others are a TypeError."""
     names = {field.name for field in fields}
 
@@ -70,7 +70,7 @@ def with_options(fields: List[Field]) -> Callable[[F], F]:
         first = next(i for i, p in enumerate(parameters) if p.kind is Parameter.KEYWORD_ONLY)
         keywords = [field.parameter().replace(default=None) for field in fields]
         function.__signature__ = own.replace(parameters=parameters[:first] + keywords + parameters[first:])
-        function.__doc__ = documented(function.__doc__, fields, 8)
+        function.__doc__ = documented(function.__doc__, fields, indent)
         function._option_names = names
         return function
 

@@ -108,6 +108,11 @@ TEST(OvqState, BytesAreKnownBeforehand) {
     for (const int64_t tokens : {0, 1, 7, 8, 13, 61}) {
       const OvqState state = state_after(problem, tokens);
       EXPECT_EQ(state.nbytes(), OvqState::nbytes_after(state.shape(), state.options(), tokens)) << tokens;
+      std::ostringstream file;
+      state.write(file);
+      EXPECT_EQ(static_cast<int64_t>(file.str().size()),
+                OvqState::file_bytes_after(state.shape(), state.options(), tokens))
+          << tokens;
     }
   }
 }

@@ -191,8 +191,8 @@ std::vector<int64_t> some_prompt() {
 TEST(Generate, DeterministicAndIndependentOfThePieces) {
   for (const char* pattern : {"sw-ovq", "sw-nope", "gdn-ovq"}) {
     const auto model = tiny(pattern);
-    for (const double temperature : {0.0, 1.0}) {
-      GenerateOptions options{.tokens = 30, .temperature = temperature, .top_k = 20, .seed = 4};
+    for (const double temperature : {0.0, 4.0}) {
+      GenerateOptions options{.tokens = 30, .sampling = {.temperature = temperature, .top_k = 20, .seed = 4}};
       const auto generated = [&] {
         ModelState state;
         return generate(*model, state, some_prompt(), options);
@@ -204,7 +204,7 @@ TEST(Generate, DeterministicAndIndependentOfThePieces) {
         options.piece = piece;
         EXPECT_EQ(generated(), first) << pattern << " in pieces of " << piece;
       }
-      options.seed = 5;
+      options.sampling.seed = 5;
       if (temperature > 0) {
         EXPECT_NE(generated(), first);
       }
@@ -215,13 +215,17 @@ TEST(Generate, DeterministicAndIndependentOfThePieces) {
 // What OVQ reads does not depend on how the prompt arrived, bit for bit; the matrices around it may round.
 TEST(Generate, PiecesLeaveTheSameDictionary) {
   const auto model = tiny("sw-ovq");
-  const torch::NoGradGuard no_grad;
-  const Tensor tokens = some_tokens(1, 130);
+  const Tensor tokens = some_tokens(1, 130).to(at::kInt);
+  const auto read = [&](ModelState& state, int64_t piece) {
+    Session session(*model, state);
+    EXPECT_EQ(session.read({tokens.data_ptr<int32_t>(), 130}, {.piece = piece}), 130);
+    return session.place().logits;
+  };
   ModelState whole;
-  const Tensor expected = prefill(*model, whole, tokens, 130);
+  const Tensor expected = read(whole, 130);
   for (const int64_t piece : {16, 33, 64}) {
     ModelState state;
-    EXPECT_TRUE(at::allclose(prefill(*model, state, tokens, piece), expected, 1e-4, 1e-5));
+    EXPECT_TRUE(at::allclose(read(state, piece), expected, 1e-4, 1e-5));
     EXPECT_EQ(state.position(), 130);
     EXPECT_TRUE(at::equal(state.layers[1].ovq->counts(), whole.layers[1].ovq->counts()));
   }
@@ -254,8 +258,8 @@ TEST(Generate, ErrorsNameTheOption) {
   EXPECT_EQ(error({}, {}), "[generate] prompt is empty; must have at least one token");
   EXPECT_EQ(error({128}, {}), "[generate] prompt has token 128; the vocabulary has 128");
   EXPECT_EQ(error({-1}, {}), "[generate] prompt has token -1; the vocabulary has 128");
-  EXPECT_EQ(error({1}, {.temperature = -1}), "[generate] temperature is -1; must be at least 0");
-  EXPECT_EQ(error({1}, {.top_k = -1}), "[generate] top_k is -1; must be at least 1, or 0 for all");
+  EXPECT_EQ(error({1}, {.sampling = {.temperature = -1}}), "[generate] temperature is -1; must be at least 0");
+  EXPECT_EQ(error({1}, {.sampling = {.top_k = -1}}), "[generate] top_k is -1; must be at least 1, or 0 for all");
   EXPECT_EQ(error({1}, {.piece = 0}), "[generate] piece is 0; must be at least 1");
 }
 

@@ -191,3 +191,71 @@ def test_errors(tmp_path):
     weights.write_bytes((tmp_path / "third" / "model.safetensors").read_bytes())
     with pytest.raises(ValueError, match="embed.weight is .50, 64.; the model's is .51, 64."):
         ovq.LanguageModel.load(tmp_path / "model")
+
+
+def text_model(seed=0):
+    torch.manual_seed(seed)
+    model = ovq.LanguageModel.preset("tiny/sw-ovq", vocab_size=256, num_hidden_layers=2)
+    model.set_tokenizer("bytes")
+    return model
+
+
+def test_generate_streams_tokens():
+    model = make()
+    prompt = make_tokens(1, 40)[0]
+    options = dict(tokens=20, temperature=1.0, top_p=0.9, min_p=0.01, repetition_penalty=1.2, seed=3)
+    expected = model.generate(prompt, **options)
+    stream = model.generate(prompt, stream=True, **options)
+    assert next(stream) == expected[0] and list(stream) == expected[1:]
+    state = ovq.ModelState()
+    stream = model.generate(prompt, stream=True, state=state, **options)
+    assert [next(stream) for _ in range(5)] == expected[:5]
+    assert state.position == 44  # the fifth has not been read yet
+
+
+def test_generate_text(tmp_path):
+    model = text_model()
+    text = model.generate("The whale", tokens=30, temperature=1.0, seed=4)
+    pieces = list(model.generate("The whale", tokens=30, temperature=1.0, seed=4, stream=True))
+    assert "".join(pieces) == text and len(pieces) > 1
+    text.encode()  # valid, whatever the bytes are
+    model.save(tmp_path)
+    loaded = ovq.LanguageModel.load(tmp_path)
+    assert loaded.generate("The whale", tokens=30, temperature=1.0, seed=4) == text
+    assert loaded.decode(loaded.encode("caf\u00e9")) == "caf\u00e9"
+
+    # A state has read all of the text, and goes on as if there had been no pause.
+    state = ovq.ModelState()
+    first = model.generate("The whale", tokens=10, temperature=1.0, seed=4, state=state)
+    assert state.position == 19
+    half = model.generate("The whale", tokens=10, temperature=1.0, seed=4)
+    assert first == half
+    stop = text[5:8]
+    assert model.generate("The whale", tokens=30, temperature=1.0, seed=4, stop=stop) == text[: text.index(stop)]
+
+
+def test_abandoned_streams_leave_a_state_that_has_read_what_was_shown():
+    model, state = text_model(), ovq.ModelState()
+    stream = model.generate("The whale", tokens=50, state=state, stream=True)
+    next(stream)
+    stream.close()
+    assert 10 <= state.position <= 13
+    assert model.generate(" swam", tokens=3, state=state) is not None
+
+
+def test_errors_of_text(tmp_path):
+    model = make()
+    with pytest.raises(ValueError, match="the model has no tokenizer"):
+        model.generate("text")
+    with pytest.raises(ValueError, match="the tokenizer has 256 tokens; the model has 50"):
+        model.set_tokenizer("bytes")
+    with pytest.raises(ValueError, match="is not a file"):
+        model.set_tokenizer(tmp_path / "none")
+    with pytest.raises(TypeError, match="stop is for prompts that are text"):
+        model.generate([1], stop="x")
+    with pytest.raises(TypeError, match="unexpected keyword argument 'top_q'"):
+        model.generate([1], top_q=1)
+    with pytest.raises(ValueError, match=r"top_p is 2.0; must be in \(0, 1\]"):
+        model.generate([1], top_p=2)
+    with pytest.raises(ValueError, match="prompt is empty"):
+        text_model().generate("")

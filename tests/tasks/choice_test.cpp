@@ -5,7 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "tests/tasks/fixtures.h"
-#include "tests/tasks/sentencepiece_model.h"
+#include "tests/text/sentencepiece_model.h"
 
 namespace ovq::tasks {
 namespace {
@@ -211,7 +211,7 @@ TEST_F(ChoiceFiles, BadFiles) {
 }
 
 TEST(ChoiceEncode, SplitsWhereTheContextEnds) {
-  const auto tokenizer = make_byte_tokenizer();
+  const auto tokenizer = text::make_byte_tokenizer();
   const EncodedChoice encoded = encode({.context = "Why \n", .continuation = " caf\xc3\xa9"}, *tokenizer);
   EXPECT_EQ(tokenizer->decode(encoded.context), "Why");
   EXPECT_EQ(tokenizer->decode(encoded.continuation), " \n caf\xc3\xa9");
@@ -221,7 +221,7 @@ TEST(ChoiceEncode, SplitsWhereTheContextEnds) {
 
 TEST(ChoiceEncode, SentencePiece) {
   const test::Folder folder;
-  const auto tokenizer = make_tokenizer(test::train_sentencepiece(folder));
+  const auto tokenizer = text::make_tokenizer(ovq::test::train_sentencepiece(folder));
   const Choice choice{.context = "The whale", .continuation = " went under."};
   const EncodedChoice encoded = encode(choice, *tokenizer);
   std::vector<int32_t> whole = encoded.context;

@@ -7,7 +7,7 @@
 
 #include "ovq/tasks/registry.h"
 #include "tests/tasks/fixtures.h"
-#include "tests/tasks/sentencepiece_model.h"
+#include "tests/text/sentencepiece_model.h"
 
 namespace ovq::tasks {
 namespace {
@@ -44,8 +44,8 @@ class Text : public testing::Test {
 
   std::string text(const Batch& batch, int64_t row, const TextTask& task) const {
     const auto tokens = row_of(batch, batch.tokens, row);
-    return task.tokenizer().decode({tokens.begin(), tokens.end()}) +
-           task.tokenizer().decode({row_of(batch, batch.targets, row).back()});
+    return task.tokenizer()->decode({tokens.begin(), tokens.end()}) +
+           task.tokenizer()->decode({row_of(batch, batch.targets, row).back()});
   }
 
   test::Folder folder_;
@@ -128,25 +128,28 @@ TEST_F(Text, OneFileIsOneDocument) {
 
 TEST_F(Text, SentencePieceWindowsDecodeToTheirText) {
   TextOptions pieces = options(20);
-  pieces.tokenizer = test::train_sentencepiece(folder_);
+  pieces.tokenizer = ovq::test::train_sentencepiece(folder_);
   const TextTask task(pieces);
-  EXPECT_EQ(task.vocab(), test::kModelVocab);
+  EXPECT_EQ(task.vocab(), ovq::test::kModelVocab);
   const Corpus& corpus = task.corpus(Split::train);
   std::vector<int32_t> tokens(static_cast<size_t>(corpus.documents()[0].tokens));
   corpus.read(corpus.documents()[0], 0, tokens);
-  EXPECT_EQ(task.tokenizer().decode(tokens), document(300, 'A'));
+  EXPECT_EQ(tokens.front(), task.tokenizer()->begin_token());
+  EXPECT_EQ(tokens.back(), task.tokenizer()->end_token());
+  EXPECT_EQ(task.tokenizer()->decode(tokens), document(300, 'A'));
   const SampleRequest request{.rows = 4, .length = 40};
   test::expect_sound(task, request, task.sample(request));
 }
 
 // Tokens of up to 300 and up to 70,000 take two and four bytes.
-class FixedTokenizer final : public Tokenizer {
+class FixedTokenizer final : public text::Tokenizer {
  public:
   explicit FixedTokenizer(int32_t vocab) : vocab_(vocab) {}
   int64_t vocab() const override { return vocab_; }
-  std::vector<int32_t> encode(std::string_view) const override { return {0, 1, 255, vocab_ - 1}; }
+  std::vector<int32_t> encode(std::string_view, text::Place) const override { return {0, 1, 255, vocab_ - 1}; }
   std::string decode(const std::vector<int32_t>&) const override { return ""; }
   std::string token_name(int32_t) const override { return ""; }
+  std::string token_bytes(int32_t) const override { return ""; }
 
  private:
   int32_t vocab_;

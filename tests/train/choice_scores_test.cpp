@@ -34,7 +34,7 @@ double plain_log_likelihood(models::LanguageModel& model, const tasks::EncodedCh
 
 TEST(ChoiceScores, LogLikelihoodsAreThoseOfEachChoiceAlone) {
   const torch::NoGradGuard no_grad;
-  const auto tokenizer = tasks::make_byte_tokenizer();
+  const auto tokenizer = text::make_byte_tokenizer();
   for (const char* pattern : {"sw-nope", "sw-ovq", "gdn"}) {
     const auto model = byte_model(pattern);
     std::vector<tasks::EncodedChoice> choices;
@@ -55,7 +55,7 @@ TEST(ChoiceScores, LogLikelihoodsAreThoseOfEachChoiceAlone) {
 // An untrained model finds every byte about as unlikely as any other, so the plain score prefers the short choice and
 // the normalised one need not.
 TEST(ChoiceScores, CountsBothKindsOfScore) {
-  const auto tokenizer = tasks::make_byte_tokenizer();
+  const auto tokenizer = text::make_byte_tokenizer();
   const auto model = byte_model("sw-nope");
   std::vector<tasks::Question> questions;
   for (int i = 0; i < 8; ++i) {
@@ -78,7 +78,7 @@ TEST(ChoiceScores, CountsBothKindsOfScore) {
 }
 
 TEST(ChoiceScores, BadInput) {
-  const auto tokenizer = tasks::make_byte_tokenizer();
+  const auto tokenizer = text::make_byte_tokenizer();
   const auto other = models::make_model(model_config(mini_run("recall", "nope"), 100), 0);
   EXPECT_THROW(score_choices(*other, *tokenizer, {question("a", {" b", " c"}, 0)}), std::invalid_argument);
   EXPECT_THROW(score_choices(*byte_model("nope"), *tokenizer, {}), std::invalid_argument);

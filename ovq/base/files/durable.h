@@ -8,6 +8,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <filesystem>
 #include <functional>
 #include <iosfwd>
@@ -25,6 +26,8 @@ class OutputFile {
   OutputFile(Descriptor file, std::filesystem::path path) : file_(std::move(file)), path_(std::move(path)) {}
   void write(std::span<const std::byte> bytes);
   void write(std::string_view text) { write(std::as_bytes(std::span(text))); }
+  // Over bytes that were written before; what is written next still comes at the end.
+  void write_at(uint64_t offset, std::span<const std::byte> bytes);
   void sync();
 
  private:

@@ -64,6 +64,17 @@ TEST(DurableFile, CreatesAndReplaces) {
   EXPECT_EQ(directory.names(), Names{"file"});
 }
 
+TEST(DurableFile, WhatIsWrittenCanBeWrittenOver) {
+  const TemporaryDirectory directory;
+  const fs::path path = directory.path() / "a";
+  write_file_durably(path, [](OutputFile& file) {
+    file.write("0123456789");
+    file.write_at(2, bytes_of("xyz"));
+    file.write("end");
+  });
+  EXPECT_EQ(get_file(path), "01xyz56789end");
+}
+
 TEST(DurableFile, NamesWithoutADirectoryAreOfTheCurrentOne) {
   const TemporaryDirectory directory;
   const fs::path before = fs::current_path();

@@ -8,12 +8,12 @@
 
 #include "tests/tasks/fixtures.h"
 
-namespace ovq::tasks::test {
+namespace ovq::test {
 
 inline constexpr int64_t kModelVocab = 320;
 
 // Returns the path of the model.
-inline std::string train_sentencepiece(const Folder& folder) {
+inline std::string train_sentencepiece(const tasks::test::Folder& folder) {
   std::string text;
   for (const char* who : {"whale", "sailor", "captain", "harpooner", "storm"}) {
     for (const char* what : {"swam", "waited", "sang", "went under"}) {
@@ -31,4 +31,4 @@ inline std::string train_sentencepiece(const Folder& folder) {
   return prefix + ".model";
 }
 
-}  // namespace ovq::tasks::test
+}  // namespace ovq::test

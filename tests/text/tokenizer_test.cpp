@@ -1,14 +1,14 @@
-#include "ovq/tasks/tokenizer.h"
+#include "ovq/text/tokenizer.h"
 
 #include <gtest/gtest.h>
 
 #include "tests/tasks/fixtures.h"
-#include "tests/tasks/sentencepiece_model.h"
+#include "tests/text/sentencepiece_model.h"
 
-namespace ovq::tasks {
+namespace ovq::text {
 namespace {
 
-using test::error_of;
+using tasks::test::error_of;
 
 TEST(Tokenizer, BytesRoundTrip) {
   const auto tokenizer = make_tokenizer("bytes");
@@ -32,7 +32,7 @@ TEST(Tokenizer, BytesHaveReadableNames) {
 }
 
 TEST(Tokenizer, SentencePieceRoundTrip) {
-  const test::Folder folder;
+  const tasks::test::Folder folder;
   const auto tokenizer = make_tokenizer(test::train_sentencepiece(folder));
   EXPECT_EQ(tokenizer->vocab(), test::kModelVocab);
   const std::string text = "The whale swam.\n  Two  spaces, a na\xc3\xafve caf\xc3\xa9, \xf0\x9f\x90\x8b!\n";
@@ -46,8 +46,45 @@ TEST(Tokenizer, SentencePieceRoundTrip) {
   EXPECT_EQ(tokenizer->decode(tokens), text);
 }
 
+// Lines are encoded in blocks; the tokens are those of the whole text.
+TEST(Tokenizer, LongTextsAreEncodedAsShortOnes) {
+  const tasks::test::Folder folder;
+  const auto tokenizer = make_tokenizer(test::train_sentencepiece(folder));
+  const std::string line = "The whale swam.  Some say the sailor never sang\n\n at all.\n";
+  std::string text;
+  std::vector<int32_t> expected = tokenizer->encode(line);
+  const std::vector<int32_t> more = tokenizer->encode(line, Place::middle);
+  for (int i = 0; i < 5000; ++i) text += line;  // 290 kB
+  for (int i = 1; i < 5000; ++i) expected.insert(expected.end(), more.begin(), more.end());
+  EXPECT_EQ(tokenizer->encode(text), expected);
+  EXPECT_EQ(tokenizer->decode(expected), text);
+}
+
+TEST(Tokenizer, OnlyTheStartOfATextHasASpaceBeforeIt) {
+  const tasks::test::Folder folder;
+  const auto tokenizer = make_tokenizer(test::train_sentencepiece(folder));
+  EXPECT_TRUE(tokenizer->adds_first_space());
+  std::vector<int32_t> tokens = tokenizer->encode("The wh");
+  EXPECT_EQ(tokenizer->token_bytes(tokens.front()).front(), ' ');
+  for (const int32_t token : tokenizer->encode("ale", Place::middle)) tokens.push_back(token);
+  EXPECT_EQ(tokenizer->decode(tokens), "The whale");
+}
+
+TEST(Tokenizer, LivesInADirectory) {
+  const tasks::test::Folder folder;
+  EXPECT_EQ(load_tokenizer(folder.path()), nullptr);
+  const auto tokenizer = make_tokenizer(test::train_sentencepiece(folder));
+  save_tokenizer(*make_byte_tokenizer(), folder.path());
+  EXPECT_EQ(load_tokenizer(folder.path())->identity(), "bytes");
+  save_tokenizer(*tokenizer, folder.path());
+  EXPECT_EQ(load_tokenizer(folder.path())->identity(), tokenizer->identity());
+  EXPECT_EQ(tokenizer->identity().size(), 64u);
+  save_tokenizer(*make_byte_tokenizer(), folder.path());
+  EXPECT_EQ(load_tokenizer(folder.path())->vocab(), 256);
+}
+
 TEST(Tokenizer, BadInput) {
-  const test::Folder folder;
+  const tasks::test::Folder folder;
   EXPECT_EQ(error_of([&] { make_tokenizer("byte"); }),
             "[tokenizer] byte is not a file; expected \"bytes\" or a SentencePiece model");
   const std::string path = folder.write("broken.model", "not a model");
@@ -60,4 +97,4 @@ TEST(Tokenizer, BadInput) {
 }
 
 }  // namespace
-}  // namespace ovq::tasks
+}  // namespace ovq::text

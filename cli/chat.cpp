@@ -1,0 +1,113 @@
+// ovq chat: lines and answers on one state, which is kept between turns.
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <memory>
+#include <string>
+
+#include "cli/commands.h"
+#include "cli/field_flags.h"
+#include "cli/line_reader.h"
+#include "cli/show_text.h"
+#include "cli/torch_setup.h"
+#include "cli/validators.h"
+#include "ovq/models/chat.h"
+#include "ovq/train/checkpoint.h"
+
+namespace ovq::cli {
+namespace {
+
+constexpr const char* kHelp =
+    "/save FILE  /load FILE  /state  /undo (take the last turn back)  /reset  /quit; Ctrl-C stops an answer";
+
+struct ChatArguments {
+  std::string model, tokenizer, load_state;
+  models::ChatOptions chat;
+  models::WriteOptions write;
+  int threads = 0;
+};
+
+void answer(models::Chat& chat, const ChatArguments& arguments, const std::string& line) {
+  clear_interrupt();
+  ReadingLine progress;
+  models::WriteOptions write = arguments.write;
+  write.each = [&](const models::WrittenToken& token) {
+    progress.finish();
+    return print_now(token.text) && !stop_requested();
+  };
+  chat.say(line, {.piece = write.generate.piece, .each = [&](int64_t tokens) { return progress.show(tokens); }}, write);
+  clear_interrupt();
+  print_now("\n");
+}
+
+// False: the talk is over.
+bool obey(models::Chat& chat, const std::string& line) {
+  const size_t space = line.find(' ');
+  const std::string command = line.substr(0, space), file = space == std::string::npos ? "" : line.substr(space + 1);
+  const bool needs_file = command == "/save" || command == "/load";
+  if (needs_file && file.empty()) throw UsageError(command + " needs the name of a file");
+  if (command == "/quit") return false;
+  if (command == "/save") {
+    chat.save(file);
+  } else if (command == "/load") {
+    chat.load(file);
+  } else if (command == "/undo") {
+    if (!chat.undo()) throw UsageError("there is no turn to take back");
+  } else if (command == "/reset") {
+    chat.reset();
+  } else if (command != "/state") {
+    throw UsageError(kHelp);
+  }
+  fmt::print(stderr, "ovq: {}\n", state_text(chat.session()));
+  return true;
+}
+
+void talk(const ChatArguments& arguments) {
+  models::Chat chat(
+      models::load_text_model(train::model_directory(arguments.model, print_warning), arguments.tokenizer),
+      arguments.chat);
+  if (!arguments.load_state.empty()) chat.load(arguments.load_state);
+  catch_signals();
+  LineReader lines("> ");
+  while (const auto line = lines.next()) {
+    if (line->empty()) continue;
+    try {
+      if (!line->starts_with("/")) {
+        answer(chat, arguments, *line);
+      } else if (!obey(chat, *line)) {
+        break;
+      }
+    } catch (const std::exception& error) {  // said, and the talk goes on
+      print_warning(error.what());
+    }
+    if (std::ferror(stdout) != 0) break;
+  }
+}
+
+void run_chat(const ChatArguments& arguments) {
+  set_up_torch(arguments.threads);
+  talk(arguments);
+}
+
+}  // namespace
+
+void add_chat(CLI::App& app) {
+  CLI::App* chat = app.add_subcommand("chat", "Talk with a model; its state is kept between turns");
+  const auto arguments = std::make_shared<ChatArguments>();
+  arguments->write.generate.tokens = 256;
+  arguments->write.generate.sampling.temperature = 0.8;
+  chat->footer(kHelp);
+  chat->add_option("model", arguments->model, "Directory of a model, or of a run")->required()->type_name("DIR");
+  add_fields(*chat, arguments->chat);
+  add_fields(*chat, arguments->write.generate);
+  chat->add_option("--stop", arguments->write.stops,
+                   "Text that ends an answer, and is not shown; may be given several times")
+      ->allow_extra_args(false);
+  chat->add_option("--load-state", arguments->load_state, "Go on from this file")->type_name("FILE");
+  chat->add_option("--tokenizer", arguments->tokenizer,
+                   "\"bytes\", or the path of a SentencePiece model; default: the model's own");
+  add_threads(*chat, arguments->threads);
+  chat->callback([arguments] { run_chat(*arguments); });
+}
+
+}  // namespace ovq::cli

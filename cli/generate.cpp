@@ -1,0 +1,139 @@
+// ovq generate: reads a prompt, or goes on from a saved state, and writes what follows.
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <iostream>
+#include <iterator>
+#include <memory>
+#include <string>
+
+#include "cli/commands.h"
+#include "cli/field_flags.h"
+#include "cli/show_text.h"
+#include "cli/torch_setup.h"
+#include "cli/validators.h"
+#include "ovq/text/documents.h"
+#include "ovq/train/checkpoint.h"
+#include "ovq/train/keep.h"
+
+namespace ovq::cli {
+namespace {
+
+struct GenerateArguments {
+  std::string model, tokenizer, prompt, prompt_file, load_state, save_state;
+  models::WriteOptions write;
+  int64_t centroids = 0;  // 0: the model's own
+  bool json = false;
+  int threads = 0;
+};
+
+std::string prompt_of(const GenerateArguments& arguments) {
+  if (arguments.prompt_file.empty()) return arguments.prompt;
+  if (arguments.prompt_file != "-") return text::read_text_file("generate", arguments.prompt_file);
+  return {std::istreambuf_iterator<char>(std::cin), std::istreambuf_iterator<char>()};
+}
+
+models::TextModel load_model(const GenerateArguments& arguments) {
+  models::TextModel loaded =
+      models::load_text_model(train::model_directory(arguments.model, print_warning), arguments.tokenizer);
+  if (arguments.centroids > 0) {
+    if (train::dictionary_of(loaded.model->config()) == nullptr)
+      throw UsageError(fmt::format("--centroids: {} has no OVQ-attention", arguments.model));
+    loaded.model->set_centroids(arguments.centroids);
+  }
+  return loaded;
+}
+
+std::string token_line(const models::WrittenToken& token) {
+  return nlohmann::json({{"token", token.token}, {"text", token.text}, {"log_probability", token.log_probability}})
+             .dump() +
+         "\n";
+}
+
+nlohmann::json summary(const models::TextSession& session, const Timing& read, const Timing& written,
+                       models::WritingEnd end, int64_t skipped) {
+  return {{"read", {{"tokens", read.tokens}, {"seconds", read.seconds}, {"from_state", skipped}}},
+          {"written", {{"tokens", written.tokens}, {"seconds", written.seconds}, {"end", name_of_end(end)}}},
+          {"position", session.position()},
+          {"state_bytes", session.state_bytes()},
+          {"kv_cache_bytes", session.kv_cache_bytes()}};
+}
+
+void generate(const GenerateArguments& arguments) {
+  const std::string prompt = prompt_of(arguments);
+  models::TextSession session(load_model(arguments));
+  catch_signals();
+  int64_t skipped = 0;
+  if (!arguments.load_state.empty()) {
+    session.load(arguments.load_state);
+    skipped = session.position();
+    fmt::print(stderr, "ovq: {} saves reading {} tokens\n", arguments.load_state, skipped);
+  }
+  ReadingLine progress;
+  const Timing read = timed([&] {
+    return session.read(prompt, {.piece = arguments.write.generate.piece,
+                                 .each = [&](int64_t tokens) { return progress.show(tokens); }});
+  });
+  progress.finish();
+  models::WritingEnd end = models::WritingEnd::interrupted;
+  Timing written;
+  if (!stop_requested()) {
+    models::WriteOptions options = arguments.write;
+    options.log_probabilities = arguments.json;
+    options.each = [&](const models::WrittenToken& token) {
+      return print_now(arguments.json ? token_line(token) : token.text) && !stop_requested();
+    };
+    written = timed([&] {
+      const models::Written result = session.write(options);
+      end = result.end;
+      return result.tokens;
+    });
+  }
+  if (!arguments.save_state.empty()) session.save(arguments.save_state);
+  if (arguments.json) {
+    print_now(summary(session, read, written, end, skipped).dump() + "\n");
+    return;
+  }
+  print_now("\n");
+  fmt::print(stderr, "ovq: {}\novq: {}\novq: {}\n", timing_text("read", read), timing_text("wrote", written),
+             state_text(session));
+}
+
+void run_generate(const GenerateArguments& arguments) {
+  set_up_torch(arguments.threads);
+  try {
+    generate(arguments);
+  } catch (const std::invalid_argument& error) {
+    throw UsageError(error.what());
+  }
+}
+
+}  // namespace
+
+void add_generate(CLI::App& app) {
+  CLI::App* generate = app.add_subcommand("generate", "Read a prompt and write what follows");
+  const auto arguments = std::make_shared<GenerateArguments>();
+  generate->add_option("model", arguments->model, "Directory of a model, or of a run")->required()->type_name("DIR");
+  CLI::Option* prompt = generate->add_option("--prompt", arguments->prompt, "Text to continue");
+  generate->add_option("--prompt-file", arguments->prompt_file, "File with the text to continue; -: stdin")
+      ->type_name("FILE")
+      ->excludes(prompt);
+  add_fields(*generate, arguments->write.generate);
+  generate
+      ->add_option("--stop", arguments->write.stops,
+                   "Text that ends the writing, and is not shown; may be given several times")
+      ->allow_extra_args(false);
+  generate->add_flag("--ignore-end", arguments->write.ignore_end, "Go on after the token that ends a document");
+  generate->add_option("--load-state", arguments->load_state, "Go on from this file")->type_name("FILE");
+  generate->add_option("--save-state", arguments->save_state, "Write what was read and written to this file")
+      ->type_name("FILE");
+  generate->add_option("--centroids", arguments->centroids, "Dictionary size; default: the model's")
+      ->check(at_least(1));
+  generate->add_option("--tokenizer", arguments->tokenizer,
+                       "\"bytes\", or the path of a SentencePiece model; default: the model's own");
+  generate->add_flag("--json", arguments->json, "A JSON object for each token, and one at the end");
+  add_threads(*generate, arguments->threads);
+  generate->callback([arguments] { run_generate(*arguments); });
+}
+
+}  // namespace ovq::cli

@@ -1,0 +1,51 @@
+#include "cli/line_reader.h"
+
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <iostream>
+
+#include "cli/show_text.h"
+
+#ifdef OVQ_WITH_READLINE
+#include <readline/history.h>
+#include <readline/readline.h>
+#endif
+
+namespace ovq::cli {
+
+LineReader::LineReader(std::string prompt)
+    : prompt_(std::move(prompt)), terminal_(isatty(STDIN_FILENO) != 0 && isatty(STDOUT_FILENO) != 0) {
+#ifdef OVQ_WITH_READLINE
+  rl_catch_signals = 0;  // Ctrl-C is the program's
+  rl_event_hook = [] {
+    if (stop_requested()) rl_done = 1;
+    return 0;
+  };
+#endif
+}
+
+std::optional<std::string> LineReader::next() {
+#ifdef OVQ_WITH_READLINE
+  if (terminal_) {
+    char* line = readline(prompt_.c_str());
+    if (line == nullptr) return std::nullopt;
+    std::string text = line;
+    std::free(line);
+    if (stop_requested()) {
+      clear_interrupt();
+      std::fputs("\n", stdout);
+      return "";
+    }
+    if (!text.empty()) add_history(text.c_str());
+    return text;
+  }
+#endif
+  if (terminal_) print_now(prompt_);
+  std::string text;
+  if (!std::getline(std::cin, text)) return std::nullopt;
+  return text;
+}
+
+}  // namespace ovq::cli

@@ -1,0 +1,50 @@
+// Text that is read and written before the user's eyes: it goes to stdout as it comes, what is said about it to stderr.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <string>
+
+#include "ovq/models/text_session.h"
+
+namespace ovq::cli {
+
+// SIGINT sets a flag from now on; SIGPIPE does nothing: writing to a closed pipe fails, and whoever writes stops.
+void catch_signals();
+bool stop_requested();
+void clear_interrupt();
+
+// False once stdout takes no more, as after `| head`.
+bool print_now(const std::string& text);
+
+// How far a prompt is read: a line that moves on a terminal, else a line every ten seconds.
+class ReadingLine {
+ public:
+  // `each` of a ReadOptions: goes on until Ctrl-C.
+  bool show(int64_t tokens);
+  void finish();
+
+ private:
+  std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now(), shown_ = start_;
+  bool moving_ = false;
+};
+
+// Tokens and how long they took.
+struct Timing {
+  int64_t tokens = 0;
+  double seconds = 0;
+
+  double rate() const { return seconds > 0 ? static_cast<double>(tokens) / seconds : 0; }
+};
+// Runs `work`, which returns a number of tokens.
+template <class Work>
+Timing timed(Work&& work) {
+  const auto start = std::chrono::steady_clock::now();
+  const int64_t tokens = work();
+  return {tokens, std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count()};
+}
+
+std::string timing_text(const char* what, const Timing& timing);  // "read 512 tokens, 4096 tokens/s"
+std::string state_text(const models::TextSession& session);       // "12000 tokens so far; state 1.2 MB, a KV cache ..."
+
+}  // namespace ovq::cli

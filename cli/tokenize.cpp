@@ -1,0 +1,65 @@
+// ovq tokenize train|apply: a SentencePiece model from text, and text as a file of tokens.
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "cli/commands.h"
+#include "cli/field_flags.h"
+#include "ovq/base/files/durable.h"
+#include "ovq/base/format.h"
+#include "ovq/text/token_file.h"
+#include "ovq/text/tokenizer_training.h"
+
+namespace ovq::cli {
+namespace {
+
+struct TokenizeArguments {
+  std::vector<std::string> texts;
+  std::string out, tokenizer = "bytes";
+  text::TokenizerTraining training;
+};
+
+void train_tokenizer(const TokenizeArguments& arguments) {
+  try {
+    const std::string model = text::train_tokenizer(arguments.texts, arguments.training);
+    files::write_file_durably(arguments.out, model);
+    const auto tokenizer = text::make_tokenizer(arguments.out);
+    fmt::print("{}: {} tokens, SHA-256 {}\n", arguments.out, tokenizer->vocab(), tokenizer->identity());
+  } catch (const std::invalid_argument& error) {
+    throw UsageError(error.what());
+  }
+}
+
+void apply_tokenizer(const TokenizeArguments& arguments) {
+  const auto tokenizer = text::make_tokenizer(arguments.tokenizer);
+  const text::TokenizeReport report = text::write_token_file(arguments.out, *tokenizer, arguments.texts);
+  fmt::print("{}: {} tokens of {} documents, {} of text, {:.3f} bytes a token\n", arguments.out, report.tokens,
+             report.documents, bytes_text(static_cast<double>(report.text_bytes)),
+             static_cast<double>(report.text_bytes) / static_cast<double>(report.tokens));
+}
+
+}  // namespace
+
+void add_tokenize(CLI::App& app) {
+  CLI::App* tokenize = app.add_subcommand("tokenize", "Make a tokenizer from text, or tokens from text");
+  tokenize->require_subcommand(1);
+  const auto arguments = std::make_shared<TokenizeArguments>();
+  CLI::App* train = tokenize->add_subcommand("train", "A SentencePiece model from text");
+  CLI::App* apply = tokenize->add_subcommand("apply", "A file of tokens, which the task text reads");
+  for (CLI::App* command : {train, apply}) {
+    command->add_option("texts", arguments->texts, "Text files, and folders of .txt files")
+        ->required()
+        ->type_name("PATH");
+    command->add_option("--out", arguments->out, "The file to write")->required()->type_name("FILE");
+  }
+  add_fields(*train, arguments->training);
+  apply->add_option("--tokenizer", arguments->tokenizer, "\"bytes\", or the path of a SentencePiece model")
+      ->capture_default_str();
+  train->callback([arguments] { train_tokenizer(*arguments); });
+  apply->callback([arguments] { apply_tokenizer(*arguments); });
+}
+
+}  // namespace ovq::cli

@@ -1,0 +1,47 @@
+// Turns of a talk on one session: what the user says is read, the answer is written, and a turn can be taken back.
+//   user_prefix line "\n" answer_prefix -> answer
+#pragma once
+
+#include <deque>
+#include <filesystem>
+#include <string>
+
+#include "ovq/models/text_session.h"
+
+namespace ovq::models {
+
+struct ChatOptions {
+  std::string user_prefix, answer_prefix;
+  int64_t undo = 8;
+};
+
+template <class Fields>
+void list_fields(Fields& field, ChatOptions& o) {
+  field("user_prefix", o.user_prefix, "text before each line of the user's");
+  field("answer_prefix", o.answer_prefix, "text before each answer");
+  field("undo", o.undo, "turns that can be taken back, a copy of the state each", at_least(0));
+}
+
+class Chat {
+ public:
+  Chat(TextModel model, ChatOptions options);
+
+  // One turn. If reading the line fails or is stopped, the session is as it was.
+  Written say(const std::string& line, const ReadOptions& read, const WriteOptions& write);
+  // Takes the last turn back; false if there is none to take back.
+  bool undo();
+  void reset();  // as if nothing had been said; can be taken back too
+  void save(const std::filesystem::path& path) { session_.save(path); }
+  void load(const std::filesystem::path& path);  // can be taken back too
+
+  const TextSession& session() const { return session_; }
+
+ private:
+  void remember(TextSession::Mark before);
+
+  ChatOptions options_;
+  TextSession session_;
+  std::deque<TextSession::Mark> marks_;  // before each of the last turns
+};
+
+}  // namespace ovq::models

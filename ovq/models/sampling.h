@@ -1,0 +1,62 @@
+// How the next token is chosen: by its logits, with the tokens before it in mind.
+//   repetition penalty -> temperature -> top_k -> top_p -> min_p -> draw
+// The draw is a function of (seed, position): a text that is interrupted and continued is the text that was not.
+// Cost: O(vocabulary), with top_p a sort of what top_k leaves; no memory beyond what the first choice takes.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "ovq/base/fields.h"
+
+namespace ovq::models {
+
+inline constexpr int64_t kMostRecent = 1024;  // tokens that a repetition penalty can look back on
+
+struct SamplingOptions {
+  double temperature = 0;
+  int64_t top_k = 0;
+  double top_p = 1;
+  double min_p = 0;
+  double repetition_penalty = 1;
+  int64_t repetition_window = 64;
+  uint64_t seed = 0;
+};
+
+template <class Fields>
+void list_fields(Fields& field, SamplingOptions& o) {
+  field("temperature", o.temperature, "how freely to choose; 0: always the most likely token", at_least(0));
+  field("top_k", o.top_k, "choose among so many of the most likely tokens", or_zero(at_least(1), "all"));
+  field("top_p", o.top_p, "choose among the most likely tokens that together have this probability", above_up_to(0, 1));
+  field("min_p", o.min_p, "choose among tokens at least this share as likely as the most likely one", within(0, 1));
+  field("repetition_penalty", o.repetition_penalty, "what the scores of recent tokens are divided by", above(0));
+  field("repetition_window", o.repetition_window, "how many tokens are recent", within(1, kMostRecent));
+  field("seed", o.seed, "of the choice");
+}
+
+class Sampler {
+ public:
+  // std::invalid_argument names the option that is wrong.
+  explicit Sampler(const SamplingOptions& options);
+
+  // The token at `position`, after `recent` ones. std::runtime_error if no logit is a finite number.
+  int32_t choose(std::span<const float> logits, std::span<const int32_t> recent, int64_t position);
+
+ private:
+  struct Candidate {
+    float score;
+    int32_t token;
+  };
+
+  void penalize(std::span<const int32_t> recent);
+  void keep_most_likely();
+
+  SamplingOptions options_;
+  std::vector<Candidate> candidates_;
+};
+
+// Of a token under the model, whatever the sampling options.
+double log_probability(std::span<const float> logits, int32_t token);
+
+}  // namespace ovq::models

@@ -1,0 +1,28 @@
+// Sessions on disk: a safetensors file with the state (ModelState::save), the logits of what comes next and the last
+// tokens, and in its metadata a version, the model's fingerprint and the tokenizer's identity. Checksummed; a file of
+// another model or tokenizer is refused.
+#pragma once
+
+#include <filesystem>
+#include <string>
+
+#include "ovq/models/session.h"
+
+namespace ovq::models {
+
+struct StateOwner {
+  std::string model;      // fingerprint
+  std::string tokenizer;  // Tokenizer::identity(); empty: tokens only
+};
+
+void save_session(const std::filesystem::path& path, const ModelState& state, const Session::Place& place,
+                  const StateOwner& owner);
+
+struct StoredSession {
+  ModelState state;
+  Session::Place place;
+};
+// std::runtime_error names the file and what is wrong with it.
+StoredSession load_session(const std::filesystem::path& path, const StateOwner& owner);
+
+}  // namespace ovq::models

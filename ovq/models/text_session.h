@@ -1,0 +1,87 @@
+// A model that reads and writes text: a session (session.h) with the model's tokenizer around it.
+#pragma once
+
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "ovq/models/generate.h"
+#include "ovq/text/tokenizer.h"
+
+namespace ovq::models {
+
+struct TextModel {
+  std::shared_ptr<LanguageModel> model;
+  std::shared_ptr<const text::Tokenizer> tokenizer;
+};
+
+// A model's directory with the tokenizer beside its weights; or with `tokenizer`, "bytes" or the path of a
+// SentencePiece model, instead. std::runtime_error if there is none, or if it is not one of the model's size.
+TextModel load_text_model(const std::filesystem::path& directory, const std::string& tokenizer = "");
+
+struct WrittenToken {
+  int32_t token = 0;
+  std::string text;            // what can be shown now; characters and stop strings are held back until complete
+  double log_probability = 0;  // under the model, if it was asked for
+};
+
+enum class WritingEnd { tokens, end_token, stop_string, interrupted };
+const char* name_of_end(WritingEnd end);
+
+struct WriteOptions {
+  GenerateOptions generate;
+  std::vector<std::string> stops;  // end the text, and are not shown
+  bool ignore_end = false;         // go on after the token that ends a document
+  bool log_probabilities = false;
+  std::function<bool(const WrittenToken&)> each;  // may be empty; false: stop
+};
+
+struct Written {
+  int64_t tokens = 0;
+  WritingEnd end = WritingEnd::tokens;
+};
+
+class TextSession {
+ public:
+  explicit TextSession(TextModel model);
+  TextSession(const TextSession&) = delete;
+  TextSession& operator=(const TextSession&) = delete;
+
+  // Appends text; at the start, after the token that begins a document, if the tokenizer has one. Returns how many
+  // tokens were read. std::invalid_argument if the tokenizer cannot take the text.
+  int64_t read(std::string_view text, const ReadOptions& options = {});
+
+  // Says what follows. std::invalid_argument if nothing has been read, or an option is wrong.
+  Written write(const WriteOptions& options);
+
+  int64_t position() const { return session_.position(); }
+  int64_t state_bytes() const { return state_.nbytes(); }
+  // What keys and values of as many tokens would take; see inspect.h.
+  int64_t kv_cache_bytes() const;
+
+  // A file that goes on from here, with this model only; see state_file.h.
+  void save(const std::filesystem::path& path);
+  void load(const std::filesystem::path& path);
+
+  // A point to come back to; costs what ModelState::snapshot says.
+  struct Mark {
+    ModelState state;
+    Session::Place place;
+  };
+  Mark mark();
+  void return_to(const Mark& mark);
+
+ private:
+  bool at_start() const { return position() <= (tokenizer_->begin_token() ? 1 : 0); }
+
+  std::shared_ptr<LanguageModel> model_;
+  std::shared_ptr<const text::Tokenizer> tokenizer_;
+  ModelState state_;
+  Session session_;
+  std::string fingerprint_;  // of the model; computed when first needed
+};
+
+}  // namespace ovq::models

@@ -1,0 +1,42 @@
+// A SentencePiece model made from text. It gives every text back exactly: no normalisation, no space added before the
+// first word, and what no piece covers is spelled in bytes. Lines are learned one by one, so no piece holds a line
+// break. Tokens: 0 unknown, 1 begins a document, 2 ends one, then the 256 bytes, then the pieces.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "ovq/base/fields.h"
+
+namespace ovq::text {
+
+enum class TokenizerType { unigram, bpe };
+
+constexpr auto enum_names(TokenizerType) {
+  using enum TokenizerType;
+  return std::to_array<EnumName<TokenizerType>>({{unigram, "unigram"}, {bpe, "bpe"}});
+}
+
+struct TokenizerTraining {
+  TokenizerType type = TokenizerType::unigram;
+  int64_t vocab = 2048;
+  int64_t lines = 1'000'000;
+  uint64_t seed = 0;
+};
+
+template <class Fields>
+void list_fields(Fields& field, TokenizerTraining& o) {
+  field("type", o.type, "how pieces are found");
+  field("vocab", o.vocab, "tokens there will be, the 256 bytes among them", within(260, 1 << 20));
+  field("lines", o.lines, "lines to learn from, drawn at random if there are more", at_least(1));
+  field("seed", o.seed, "which lines are drawn");
+}
+
+// From text files and folders of .txt files. The model, as its file holds it. What is wrong with the text is a
+// DataError that names the file, what is wrong with the options a std::invalid_argument.
+std::string train_tokenizer(const std::vector<std::string>& paths, const TokenizerTraining& options);
+
+}  // namespace ovq::text

@@ -1,0 +1,68 @@
+// The loss of a model on text by position: windows of documents, each read from its start as a stream, in pieces with
+// carried state, so memory does not grow with the length unless the model's state does.
+//
+//   side by side, length 4:             [0 1 2 3][4 5 6 7][8 9]       every token but a document's first is predicted
+//   sliding, length 4, stride 2:        [0 1 2 3]
+//                                           [2 3 4 5]                 of all windows but the first only what is new,
+//                                               [4 5 6 7]             after at least length - stride tokens
+//
+// Bits per byte: loss / ln 2 over the bytes of the text behind the predicted tokens, which can be compared between
+// tokenizers. A token counts by its own bytes, scaled so that a document's tokens together count as its text.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+#include <vector>
+
+#include "ovq/models/text_session.h"
+
+namespace ovq::train {
+
+struct TextLossOptions {
+  int64_t length = 0;  // 0: whole documents
+  int64_t stride = 0;  // 0: side by side
+  int64_t bin = 256;
+  int64_t batch = 4;
+  int64_t piece = 256;
+  int64_t windows = 0;  // 0: all
+};
+
+template <class Fields>
+void list_fields(Fields& field, TextLossOptions& o) {
+  field("length", o.length, "tokens of a window", or_zero(at_least(1), "whole documents"));
+  field("stride", o.stride, "tokens between the starts of sliding windows", or_zero(at_least(1), "side by side"));
+  field("bin", o.bin, "positions that the loss is averaged over", at_least(1));
+  field("batch", o.batch, "windows read at a time", at_least(1));
+  field("piece", o.piece, "tokens of a window read at a time", at_least(1));
+  field("windows", o.windows, "windows to read, spread over all of them", or_zero(at_least(1), "all"));
+}
+
+struct TextLossBin {
+  int64_t targets = 0;
+  double loss_sum = 0, bytes = 0;
+
+  double loss() const { return targets == 0 ? 0 : loss_sum / static_cast<double>(targets); }
+  double bits_per_byte() const;
+};
+
+struct TextLoss {
+  int64_t windows = 0, documents = 0;
+  TextLossBin total;
+  std::map<int64_t, TextLossBin> bins;  // by position in the window / bin
+  int64_t bin = 0;
+  int64_t state_bytes = 0;  // of one window, at the end of the last
+  double seconds = 0;
+  int64_t tokens = 0;  // read
+};
+
+// Of text files, folders of .txt files and files of tokens. `stop`, asked between pieces, may be empty; true: give up
+// (std::runtime_error).
+TextLoss text_loss(const models::TextModel& model, const std::vector<std::string>& paths,
+                   const TextLossOptions& options, const std::function<bool()>& stop = {});
+
+std::string to_table(const TextLoss& loss);
+nlohmann::json to_json(const TextLoss& loss);
+
+}  // namespace ovq::train

@@ -1,0 +1,160 @@
+#!/usr/bin/env bash
+# From a folder of text to a tokenizer, tokens, a model, its loss and its own text; states that are saved and loaded; and
+# what goes wrong: one line on stderr and the right exit code.
+set -uo pipefail
+ovq=$1
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+failures=0
+
+failed() { echo "FAILED: $*"; failures=$((failures + 1)); }
+check() {  # what it is, command ...
+  local what=$1
+  shift
+  "$@" >"$work/out" 2>"$work/err" || { failed "$what"; cat "$work/err"; }
+}
+expect() {  # exit code, text on stderr, command ...
+  local code=$1 text=$2 status=0
+  shift 2
+  "$@" >"$work/out" 2>"$work/err" </dev/null || status=$?
+  if ((status != code)) || ! grep -qF -- "$text" "$work/err" || (($(wc -l <"$work/err") != 1)); then
+    failed "$* -> $status (expected $code, \"$text\")"
+    cat "$work/err"
+  fi
+}
+damage() {  # file, byte from its end
+  printf '\xff' | dd of="$1" bs=1 seek=$(($(stat -c %s "$1") - $2)) conv=notrunc status=none
+}
+tokens_of() { sed -n 's/.*"token":\([0-9]*\)}/\1/p' | tr '\n' ' '; }
+
+# Text, a tokenizer, tokens.
+mkdir -p "$work/books/train" "$work/books/valid"
+for i in 1 2; do seq "$i" 7 9000 | sed 's/.*/The captain saw & whales, and said so./' >"$work/books/train/$i.txt"; done
+seq 3 11 9000 | sed 's/.*/The sailor heard & songs, he said./' >"$work/books/valid/a.txt"
+for type in unigram bpe; do
+  check "tokenize train $type" "$ovq" tokenize train "$work/books/train" --type $type --vocab 300 --out "$work/$type.model"
+done
+for split in train valid; do
+  check "tokenize apply $split" "$ovq" tokenize apply "$work/books/$split" --tokenizer "$work/bpe.model" --out "$work/$split.tokens"
+done
+grep -q 'tokens of 1 documents' "$work/out" || failed "what tokenize apply says"
+expect 2 '--type: word; must be unigram or bpe' "$ovq" tokenize train "$work/books/train" --type word --out "$work/x"
+expect 2 '--vocab: 12; must be in [260, ' "$ovq" tokenize train "$work/books/train" --vocab 12 --out "$work/x"
+expect 2 'cannot train' "$ovq" tokenize train "$work/books/train" --vocab 50000 --out "$work/x"
+expect 1 'does not exist' "$ovq" tokenize apply "$work/none" --out "$work/x"
+expect 1 'is not a SentencePiece model' "$ovq" tokenize apply "$work/books/train" --tokenizer "$work/books/train/1.txt" --out "$work/x"
+printf 'caf\xe9' >"$work/latin.txt"
+expect 1 "$work/latin.txt is not UTF-8 at byte 3" "$ovq" tokenize train "$work/latin.txt" --out "$work/x"
+expect 1 'the text is not UTF-8 at byte 3' "$ovq" tokenize apply "$work/latin.txt" --tokenizer "$work/bpe.model" --out "$work/x"
+[[ ! -e $work/x ]] || failed "a refused file was written"
+
+# A model trained on tokens has its tokenizer; text and tokens are the same task.
+short=(--task text --scale tiny --steps 6 --tokens-per-step 512 --lengths 64 --eval-rows 2 --checkpoint-every 3)
+tiny=("${short[@]}" --model-options '{"hidden_size": 32, "num_hidden_layers": 2, "intermediate_size": 48}')
+task() { echo "{\"train\": \"$1\", \"test\": \"$2\", \"tokenizer\": \"$3\", \"min_document\": 100}"; }
+check 'train on tokens' "$ovq" train "${tiny[@]}" --task-options "$(task "$work/train.tokens" "$work/valid.tokens" "$work/bpe.model")" --out "$work/run"
+check 'train on text' "$ovq" train "${tiny[@]}" --task-options "$(task "$work/books/train" "$work/books/valid" "$work/bpe.model")" --out "$work/same"
+losses() { grep -o '"loss":[0-9.]*' "$1/metrics.jsonl" | head -n 6; }
+[[ $(losses "$work/run") == "$(losses "$work/same")" ]] || failed "tokens are not the text's"
+expect 1 'holds tokens of another tokenizer' "$ovq" train "${tiny[@]}" --task-options "$(task "$work/train.tokens" "$work/valid.tokens" "$work/unigram.model")" --out "$work/x"
+expect 1 'holds tokens of another tokenizer' "$ovq" train "${tiny[@]}" --task-options "$(task "$work/train.tokens" "$work/valid.tokens" bytes)" --out "$work/x"
+cp "$work/train.tokens" "$work/damaged.tokens" && damage "$work/damaged.tokens" 999
+expect 1 'damaged.tokens is damaged' "$ovq" train "${tiny[@]}" --task-options "$(task "$work/damaged.tokens" "$work/valid.tokens" "$work/bpe.model")" --out "$work/x"
+cp -r "$work/run" "$work/switched"
+sed -i "s|bpe.model|unigram.model|; s|\"steps\": 6|\"steps\": 9|; s|$work/train.tokens|$work/books/train|; s|$work/valid.tokens|$work/books/valid|" "$work/switched/run.json"
+expect 1 'was trained with another tokenizer' "$ovq" train --resume "$work/switched"
+model=$(ls -d "$work"/run/checkpoints/* | tail -n 1)
+cmp -s "$model/tokenizer.model" "$work/bpe.model" || failed "the checkpoint's tokenizer"
+
+# The loss of text needs the model's directory only; a tokenizer's size does not change the bytes.
+for data in "$work/books/valid" "$work/valid.tokens"; do
+  check "eval --data $data" "$ovq" eval "$model" --task text --data "$data" --length 128 --bin 64 --json
+  grep -q '"bits_per_byte"' "$work/out" && cp "$work/out" "$work/loss-$(basename "$data")"
+done
+[[ $(grep '"loss"' "$work/loss-valid") == "$(grep '"loss"' "$work/loss-valid.tokens")" ]] || failed "losses of text and tokens"
+check 'eval of a whole document' "$ovq" eval "$work/run" --task text --data "$work/books/valid/a.txt" "$work/valid.tokens"
+check 'eval in sliding windows' "$ovq" eval "$work/run" --task text --data "$work/valid.tokens" --length 64 --stride 16 --windows 20
+expect 2 'stride is 65; must be at most the length 64' "$ovq" eval "$work/run" --task text --data "$work/valid.tokens" --length 64 --stride 65
+expect 2 'needs --data' "$ovq" eval "$work/run" --task text
+expect 2 'must be text' "$ovq" eval "$work/run" --task recall --data "$work/valid.tokens"
+
+# Text: the same from the run and from the model, by seed, and through a saved state, token for token.
+generate() { "$ovq" generate "$1" --tokens 40 --temperature 1 --seed 5 "${@:2}"; }
+check 'generate' generate "$work/run" --prompt 'The captain'
+cp "$work/out" "$work/first"
+grep -q '^ovq: read [0-9]* tokens in .* tokens/s' "$work/err" && grep -q 'a KV cache would hold' "$work/err" || failed "what generate says"
+check 'generate from a model' generate "$model" --prompt 'The captain'
+cmp -s "$work/out" "$work/first" || failed "the run's text is not the model's"
+printf 'The captain' >"$work/prompt"
+check 'generate from a file' generate "$model" --prompt-file "$work/prompt"
+cmp -s "$work/out" "$work/first" || failed "the text of a prompt in a file"
+check 'generate from stdin' generate "$model" --prompt-file - < <(printf 'The captain')
+cmp -s "$work/out" "$work/first" || failed "the text of a prompt on stdin"
+check 'generate --json' generate "$model" --prompt-file "$work/books/valid/a.txt" --json
+tokens_of <"$work/out" >"$work/expected"
+(($(wc -w <"$work/expected") == 40)) && grep -q '"log_probability":-' "$work/out" || failed "generate --json"
+check 'save' "$ovq" generate "$model" --prompt-file "$work/books/valid/a.txt" --tokens 0 --save-state "$work/state.ovq"
+check 'load, with nothing to read' generate "$model" --load-state "$work/state.ovq" --json
+grep -q 'saves reading [0-9]* tokens' "$work/err" || failed "what loading saves"
+[[ $(tokens_of <"$work/out") == "$(cat "$work/expected")" ]] || failed "the text after a saved state"
+check 'save in the middle' "$ovq" generate "$model" --prompt-file "$work/books/valid/a.txt" --temperature 1 --seed 5 --tokens 17 --json --save-state "$work/middle.ovq"
+tokens_of <"$work/out" >"$work/half"
+check 'go on' "$ovq" generate "$model" --load-state "$work/middle.ovq" --temperature 1 --seed 5 --tokens 23 --json
+[[ $(cat "$work/half")$(tokens_of <"$work/out") == "$(cat "$work/expected")" ]] || failed "the text after half of it"
+check 'another dictionary' generate "$model" --load-state "$work/state.ovq" --centroids 8
+check 'no temperature, every option' "$ovq" generate "$model" --prompt x --tokens 5 --top-k 3 --top-p 0.5 --min-p 0.1 --repetition-penalty 1.1 --repetition-window 8
+
+# A stop string is not shown, whole or in part.
+text=$(head -c 24 "$work/first" | tail -c 6)
+check 'a stop string' generate "$model" --prompt 'The captain' --stop 'not there' --stop "$text"
+grep -qF -- "$text" "$work/out" && failed "the stop string \"$text\" was shown"
+head -c 18 "$work/first" | cmp -s -n 10 - "$work/out" || failed "the text before the stop string"
+
+# A closed pipe is a clean end, and nothing is lost.
+{ "$ovq" generate "$model" --prompt x --tokens 100000 --ignore-end --save-state "$work/piped.ovq" 2>"$work/err"; echo $? >"$work/status"; } | head -c 20 >/dev/null
+[[ $(cat "$work/status") == 0 && -s $work/piped.ovq ]] && ! grep -qi 'pipe' "$work/err" || { failed "a closed pipe: $(cat "$work/status")"; cat "$work/err"; }
+
+# What is wrong.
+expect 1 'is not a directory with a model' "$ovq" generate "$work/none" --prompt x
+expect 2 'the text is not UTF-8 at byte 2' "$ovq" generate "$model" --prompt $'ab\xff'
+expect 1 'cannot be read' "$ovq" generate "$model" --prompt-file "$work/none"
+: >"$work/nothing"
+expect 1 'is empty' "$ovq" generate "$model" --prompt-file "$work/nothing"
+expect 2 '--top-p: 2; must be in (0, 1]' "$ovq" generate "$model" --prompt x --top-p 2
+expect 2 '--temperature: x is not a number' "$ovq" generate "$model" --prompt x --temperature x
+expect 2 'a stop string is empty' "$ovq" generate "$model" --prompt x --stop ''
+expect 1 'is not the state' "$ovq" generate "$model" --load-state "$model/model.safetensors"
+expect 1 "$work/first" "$ovq" generate "$model" --load-state "$work/first"
+cp "$work/state.ovq" "$work/bad.ovq" && damage "$work/bad.ovq" 99
+expect 1 'bad.ovq' "$ovq" generate "$model" --load-state "$work/bad.ovq"
+expect 1 'is the state of another model' "$ovq" generate "$work/same/checkpoints/step-000003" --load-state "$work/state.ovq"
+expect 1 'the tokenizer has 256 tokens' "$ovq" generate "$model" --tokenizer bytes --prompt x
+cp -r "$model" "$work/broken" && damage "$work/broken/tokenizer.model" 1000 && head -c 500 "$model/tokenizer.model" >"$work/broken/tokenizer.model"
+expect 1 'is not a SentencePiece model' "$ovq" generate "$work/broken" --prompt x
+rm "$work/broken/tokenizer.model"
+expect 1 'has no tokenizer' "$ovq" generate "$work/broken" --prompt x
+check 'an empty prompt, as the tokenizer has a token that begins a text' "$ovq" generate "$model" --prompt '' --tokens 3
+
+# Bytes: invalid UTF-8 is a prompt like any other, an empty one is none, and 10 MB are read.
+check 'train on bytes' "$ovq" train "${short[@]}" --task-options "$(task "$work/books/train" "$work/books/valid" bytes)" \
+  --model-options '{"hidden_size": 16, "num_hidden_layers": 2, "intermediate_size": 16, "mixers": {"ovq": {"heads": 1, "head_dim": 16}, "sw": {"heads": 1, "head_dim": 16}}}' --out "$work/bytes"
+check 'invalid UTF-8 as bytes' "$ovq" generate "$work/bytes" --prompt $'ab\xff' --tokens 30 --temperature 2
+iconv -f utf-8 -t utf-8 "$work/out" >/dev/null || failed "the text of bytes is not UTF-8"
+expect 2 'the prompt is empty, and the tokenizer has no token that begins a text' "$ovq" generate "$work/bytes" --prompt ''
+head -c 10000000 /dev/urandom >"$work/large"
+check 'a prompt of 10 MB' "$ovq" generate "$work/bytes" --prompt-file "$work/large" --piece 4096 --tokens 4
+grep -q 'read 10000000 tokens' "$work/err" || { failed "10 MB"; cat "$work/err"; }
+
+# A talk, from a pipe.
+talk() { printf '%s\n' "$@" | "$ovq" chat "$model" --tokens 8 --seed 3; }
+check 'chat' talk 'The captain' '/state' '/undo' '/state' 'The captain' "/save $work/talk.ovq" '/reset' "/load $work/talk.ovq" '/state'
+(($(grep -c 'tokens so far' "$work/err") == 7)) || { failed "what chat says"; cat "$work/err"; }
+mapfile -t states < <(sed -n 's/ovq: \([0-9]*\) tokens so far.*/\1/p' "$work/err")
+[[ ${states[1]} == 0 && ${states[0]} == "${states[5]}" && ${states[0]} == "${states[3]}" && ${states[4]} == 0 ]] || failed "undo, reset, load: ${states[*]}"
+half=$(($(stat -c %s "$work/out") / 2))
+[[ $(head -c $half "$work/out" | base64) == $(tail -c $half "$work/out" | base64) ]] || { failed "the same turn twice"; cat "$work/out"; }
+check 'chat goes on after errors' talk '/load nowhere' '/undo' '/nonsense' 'The captain'
+(($(grep -c '^ovq: ' "$work/err") == 3)) && [[ -s $work/out ]] || { failed "errors of chat"; cat "$work/err"; }
+
+((failures == 0)) && echo "text, tokens and states as expected"
+exit $((failures > 0))
