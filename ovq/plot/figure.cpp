@@ -169,9 +169,10 @@ class Drawing {
     const size_t stride = 1 + (points.size() - 1) / kMostMarkers;
     for (size_t i = (points.size() - 1) % stride; i < points.size(); i += stride) {
       const Point& point = points[i];
-      text_ += fmt::format(R"(<g class="point"><title>{}: {} at {}</title>{}</g>)", escaped(series.label),
-                           escaped(point_text(figure_.y, point)), escaped(value_text(figure_.x.numbers, point.x)),
-                           marker(index, left(point.x), top(point.y)));
+      text_ += fmt::format(
+          R"(<g class="point"><title>{}: {} at {}</title><circle class="hit" cx="{:.1f}" cy="{:.1f}" r="9"/>{}</g>)",
+          escaped(series.label), escaped(point_text(figure_.y, point)), escaped(value_text(figure_.x.numbers, point.x)),
+          left(point.x), top(point.y), marker(index, left(point.x), top(point.y)));
     }
   }
 
@@ -235,6 +236,7 @@ font:12px system-ui,-apple-system,"Segoe UI",Roboto,sans-serif}
 .figure .paper{fill:var(--paper)}
 .figure .line{stroke:currentColor;fill:none;stroke-width:1.8;stroke-linejoin:round}
 .figure .band{fill:currentColor;stroke:none;opacity:.17}
+.figure .hit{fill:transparent}
 .figure .open{fill:none;stroke:currentColor;stroke-width:2}
 .figure .c0{color:var(--c0)}.figure .c1{color:var(--c1)}.figure .c2{color:var(--c2)}.figure .c3{color:var(--c3)}
 .figure .c4{color:var(--c4)}.figure .c5{color:var(--c5)}.figure .c6{color:var(--c6)}
