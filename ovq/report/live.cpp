@@ -64,6 +64,15 @@ std::optional<double> field_of(const json& line, const char* name) {
   return at != line.end() && at->is_number() ? std::optional(at->get<double>()) : std::nullopt;
 }
 
+// Of a step: the median, which does not mind that the machine was busy for a while.
+double usual_seconds(const std::vector<json>& steps) {
+  const auto recent = static_cast<std::ptrdiff_t>(std::min(steps.size(), kRecentSteps));
+  std::vector<double> seconds;
+  for (auto line = steps.end() - recent; line != steps.end(); ++line) seconds.push_back(line->value("seconds", 0.0));
+  std::nth_element(seconds.begin(), seconds.begin() + recent / 2, seconds.end());
+  return seconds[static_cast<size_t>(recent / 2)];
+}
+
 LiveRun read_run(const fs::path& directory, const std::string& label) {
   LiveRun run{.label = label, .age = age_of(directory / "metrics.jsonl")};
   std::ifstream in(directory / "run.json");
@@ -82,11 +91,7 @@ LiveRun read_run(const fs::path& directory, const std::string& label) {
   }
   if (steps.empty()) return run;
   run.step = steps.back().value("step", int64_t{0});
-  double seconds = 0;
-  const size_t recent = std::min(steps.size(), kRecentSteps);
-  for (size_t i = steps.size() - recent; i < steps.size(); ++i) seconds += steps[i].value("seconds", 0.0);
-  run.seconds_left =
-      static_cast<double>(std::max<int64_t>(0, run.steps - run.step)) * seconds / static_cast<double>(recent);
+  run.seconds_left = static_cast<double>(std::max<int64_t>(0, run.steps - run.step)) * usual_seconds(steps);
   const auto of = [](const char* name) { return [name](const json& line) { return field_of(line, name); }; };
   run.loss = thinned(label, steps, of("loss"));
   run.accuracy = thinned(label, steps, of("accuracy"));

@@ -24,7 +24,7 @@ a{color:var(--link)}
 code{font-size:.9em;background:var(--card);border:1px solid var(--edge);border-radius:4px;padding:0 .3em;overflow-wrap:anywhere}
 .soft{color:var(--soft)}
 .verdict{font-weight:600;white-space:nowrap}
-.holds{color:var(--good)}.fails{color:var(--bad)}.open-verdict{color:var(--open)}
+.holds{color:var(--good)}.fails{color:var(--bad)}.undecided{color:var(--open)}
 .figures{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,27rem),1fr));gap:1rem;margin:1rem 0;align-items:start}
 figure{margin:0;padding:.8rem;background:var(--card);border:1px solid var(--edge);border-radius:8px;min-width:0}
 figcaption{font-size:.9rem}
@@ -33,6 +33,8 @@ svg.figure{display:block;width:100%;max-width:44rem;height:auto;margin:.4rem aut
 table{border-collapse:collapse;font-size:.9rem;margin:.5rem 0}
 th,td{text-align:left;vertical-align:top;padding:.35rem .7rem .35rem 0;border-bottom:1px solid var(--edge)}
 th{font-weight:600;color:var(--soft)}
+.score td:nth-child(1){width:20%}.score td:nth-child(2){width:27%}
+.check{padding-left:1.2em;text-indent:-1.2em}
 .numbers td,.numbers th{white-space:nowrap;font-variant-numeric:tabular-nums}
 summary{cursor:pointer;font-size:.9rem;color:var(--link)}
 .tip{position:absolute;z-index:1;pointer-events:none;max-width:20rem;padding:.25rem .5rem;border-radius:4px;background:var(--ink);color:var(--paper);font-size:.85rem}
@@ -42,7 +44,7 @@ figure{padding:.6rem .4rem}
 .cards thead{display:none}
 .cards,.cards tbody{display:block}
 .cards tr{display:block;padding:.6rem .8rem;margin:.6rem 0;background:var(--card);border:1px solid var(--edge);border-radius:8px}
-.cards td{display:block;border:0;padding:.15rem 0}
+.cards td,.score td:nth-child(n){display:block;width:auto;border:0;padding:.15rem 0}
 .cards td[data-title]::before{content:attr(data-title) ": ";color:var(--soft)}
 .cards td:empty{display:none}
 }

@@ -17,16 +17,20 @@ using plot::escaped;
 
 constexpr const char* kTitle = "Online vector-quantized attention: the paper's claims, measured";
 
-std::string verdict_text(Verdict verdict) {
-  switch (verdict) {
-    case Verdict::holds:
-      return R"(<span class="verdict holds">✓ holds</span>)";
-    case Verdict::fails:
-      return R"(<span class="verdict fails">✗ does not hold</span>)";
-    case Verdict::open:
-      break;
-  }
-  return R"(<span class="verdict open-verdict">– not measured</span>)";
+const char* class_of(Verdict verdict) {
+  return verdict == Verdict::holds ? "holds" : verdict == Verdict::fails ? "fails" : "undecided";
+}
+const char* sign_of(Verdict verdict) { return verdict == Verdict::holds ? "✓" : verdict == Verdict::fails ? "✗" : "–"; }
+
+std::string verdict_text(Verdict verdict, const char* undecided = "not measured") {
+  const char* text = verdict == Verdict::holds ? "holds" : verdict == Verdict::fails ? "does not hold" : undecided;
+  return fmt::format(R"(<span class="verdict {}">{} {}</span>)", class_of(verdict), sign_of(verdict), text);
+}
+
+std::string verdict_text(const Judgement& judgement) {
+  const bool some = std::any_of(judgement.checks.begin(), judgement.checks.end(),
+                                [](const CheckOutcome& outcome) { return outcome.verdict != Verdict::open; });
+  return verdict_text(judgement.verdict, some ? "measured in part" : "not measured");
 }
 
 std::string statistic_text(const experiments::Statistic& found, plot::Numbers numbers) {
@@ -93,20 +97,25 @@ class Writer {
       const Claim& claim = claims_.claims[i];
       rows.push_back(
           {fmt::format(R"(<a href="#claim-{}">{}. {}</a>)", claim.number, claim.number, escaped(claim.title)),
-           escaped(claim.paper), here(claim, judgements_[i]), verdict_text(judgements_[i].verdict)});
+           escaped(claim.paper), here(claim, judgements_[i]), verdict_text(judgements_[i])});
     }
-    return "<section id=\"scoreboard\">" + html_table({"", "The paper", "Here", ""}, rows, "cards") + "</section>\n";
+    return "<section id=\"scoreboard\">" + html_table({"", "The paper", "Here", ""}, rows, "cards score") +
+           "</section>\n";
   }
 
   // The numbers of a claim in a few lines, for the scoreboard.
   static std::string here(const Claim& claim, const Judgement& judgement) {
     std::string text;
     for (size_t i = 0; i < claim.checks.size(); ++i) {
-      if (!judgement.checks[i].value) continue;
-      text += fmt::format("<div>{}: {}</div>", escaped(claim.checks[i].text),
-                          escaped(statistic_text(*judgement.checks[i].value, claim.checks[i].numbers)));
+      const Check& check = claim.checks[i];
+      const CheckOutcome& outcome = judgement.checks[i];
+      if (outcome.verdict == Verdict::open) continue;
+      std::string numbers = statistic_text(*outcome.value, check.numbers);
+      if (check.than) numbers += " against " + statistic_text(*outcome.than, check.numbers);
+      text += fmt::format(R"(<div class="check"><span class="{}">{}</span> {}: {}</div>)", class_of(outcome.verdict),
+                          sign_of(outcome.verdict), escaped(check.text), escaped(numbers));
     }
-    if (text.empty()) return fmt::format(R"(<span class="soft">no results yet</span>)");
+    if (text.empty()) return R"(<span class="soft">no results yet</span>)";
     const int64_t seeds = seeds_of(judgement);
     return text + (seeds > 1 ? fmt::format(R"(<div class="soft">{} seeds</div>)", seeds) : "");
   }
@@ -114,7 +123,7 @@ class Writer {
   std::string section(const Claim& claim, const Judgement& judgement) {
     std::string text =
         fmt::format("<section id=\"claim-{}\"><h2>{}. {}</h2>\n<p>{}</p>\n<p><strong>The paper{}:</strong> {}</p>\n",
-                    claim.number, claim.number, escaped(claim.title), verdict_text(judgement.verdict),
+                    claim.number, claim.number, escaped(claim.title), verdict_text(judgement),
                     claim.where.empty() ? "" : " (" + escaped(claim.where) + ")", escaped(claim.paper));
     if (!claim.note.empty()) text += fmt::format("<p>{}</p>\n", escaped(claim.note));
     if (!claim.checks.empty()) {

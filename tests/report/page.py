@@ -46,7 +46,8 @@ def evaluations_of(experiment: dict, seed: int) -> list:
     has_dictionary = "ovq" in options["model"]
     lines = []
     for request in experiment["evaluations"]:
-        settings = [(length, {}) for length in request["lengths"]] if "lengths" in request else SETTINGS.get(options["task"], [(64, {})])
+        settings = [(length, {}) for length in request.get("lengths", [])]
+        settings = settings or SETTINGS.get(options["task"], [(64, {})])
         choices = [{"asked_keep": keep, "centroids": 7} for keep in request.get("keep", [])]
         choices += [{"centroids": size} for size in request.get("centroids", [])]
         if not has_dictionary:
