@@ -12,8 +12,8 @@ namespace ovq::plot {
 namespace {
 
 // In units of the drawing, which are pixels of a phone in its full width and a little less than those of a desktop.
-constexpr double kWidth = 480, kPlotHeight = 250;
-constexpr double kLeft = 64, kRight = 16, kTop = 14, kBottom = 46;
+constexpr double kWidth = 440, kPlotHeight = 250;
+constexpr double kLeft = 68, kRight = 16, kTop = 14, kBottom = 46;
 constexpr double kLetter = 6.1;  // mean width at the font's size of 12
 constexpr double kLegendLine = 19, kSwatch = 26, kLegendGap = 16;
 constexpr size_t kColours = 7, kDashes = 4, kMostMarkers = 24;

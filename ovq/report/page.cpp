@@ -25,7 +25,7 @@ code{font-size:.9em;background:var(--card);border:1px solid var(--edge);border-r
 .soft{color:var(--soft)}
 .verdict{font-weight:600;white-space:nowrap}
 .holds{color:var(--good)}.fails{color:var(--bad)}.undecided{color:var(--open)}
-.figures{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,27rem),1fr));gap:1rem;margin:1rem 0;align-items:start}
+.figures{display:grid;grid-template-columns:repeat(auto-fill,minmax(min(100%,27rem),1fr));gap:1rem;margin:1rem 0;align-items:start}
 figure{margin:0;padding:.8rem;background:var(--card);border:1px solid var(--edge);border-radius:8px;min-width:0}
 figcaption{font-size:.9rem}
 svg.figure{display:block;width:100%;max-width:44rem;height:auto;margin:.4rem auto;--paper:transparent}

@@ -28,9 +28,9 @@ Figure two_lines() {
 
 TEST(Figure, PointsLieWhereTheAxesSay) {
   const std::string svg = to_svg(two_lines());
-  // 480 wide: the plot goes from 64 to 464 and from 14 (accuracy 1) to 264 (accuracy 0).
-  EXPECT_EQ(count(svg, R"(d="M64.0 14.0L264.0 139.0L464.0 264.0")"), 1u) << svg;
-  EXPECT_EQ(count(svg, R"(d="M64.0 139.0L464.0 201.5")"), 1u);
+  // 440 wide: the plot goes from 68 to 424 and from 14 (accuracy 1) to 264 (accuracy 0).
+  EXPECT_EQ(count(svg, R"(d="M68.0 14.0L246.0 139.0L424.0 264.0")"), 1u) << svg;
+  EXPECT_EQ(count(svg, R"(d="M68.0 139.0L424.0 201.5")"), 1u);
   EXPECT_EQ(count(svg, R"(class="band")"), 1u);  // b has no spread
   EXPECT_EQ(count(svg, "<title>"), 5u);
   EXPECT_EQ(count(svg, "<title>a: 0.500 ± 0.100 (3 runs) at 1,024</title>"), 1u);

@@ -56,7 +56,7 @@ def evaluations_of(experiment: dict, seed: int) -> list:
             choices = [{"centroids": 0}]
         for length, task_options in settings:
             for choice in choices:
-                accuracy = 0.9 - 0.01 * seed + choice["centroids"] / 1e6 - length / 1e5
+                accuracy = 0.9 - 0.01 * seed + choice["centroids"] / 1e4 - length / 2e4 * len(options["model"]) / 10
                 line = {"length": length, "options": task_options, **choice, "accuracy": accuracy, "loss": 1 - accuracy}
                 line |= {"state_bytes": 1000 * length, "tokens_per_second": 1e4 + length}
                 if request.get("groups"):
