@@ -56,7 +56,8 @@ def evaluations_of(experiment: dict, seed: int) -> list:
             choices = [{"centroids": 0}]
         for length, task_options in settings:
             for choice in choices:
-                accuracy = 0.9 - 0.01 * seed + choice["centroids"] / 1e4 - length / 2e4 * len(options["model"]) / 10
+                slope = len(options["model"]) / 2e5
+                accuracy = min(1, max(0, 0.9 - 0.01 * seed + choice["centroids"] / 1e4 - length * slope))
                 line = {"length": length, "options": task_options, **choice, "accuracy": accuracy, "loss": 1 - accuracy}
                 line |= {"state_bytes": 1000 * length, "tokens_per_second": 1e4 + length}
                 if request.get("groups"):
@@ -158,6 +159,20 @@ def check_in_chromium(page: Path, charts: int) -> None:
         expect(seen[1] == str(charts), f"{seen[1]} of {charts} figures seen at a width of {width}")
 
 
+def check_live_page(ovq: Path, work: Path) -> None:
+    run = work / "runs/a & b"
+    run.mkdir(parents=True)
+    (run / "run.json").write_text('{"steps": 20}')
+    step = {"kind": "step", "loss": 2.5, "accuracy": 0.5, "rate": 1e-3, "tokens": 1000, "seconds": 0.5}
+    (run / "metrics.jsonl").write_text("".join(json.dumps({**step, "step": i}) + "\n" for i in range(1, 11)))
+    command = [ovq, "report", "--watch", work / "runs", "--once", "--out", work / "live"]
+    expect(subprocess.run(command, capture_output=True).returncode == 0, "ovq report --watch failed")
+    page = read_page(work / "live/live.html")
+    said = "".join(page.itertext())
+    expect("10 of 20" in said and "a & b" in said, "the run is not on the page over runs in progress")
+    expect(len(page.findall(".//figure/svg")) == 4, "not all figures of a run are there")
+
+
 def main() -> None:
     ovq, root = Path(sys.argv[1]).resolve(), Path(sys.argv[2]).resolve()
     claims = json.loads((root / CLAIMS).read_text())
@@ -192,6 +207,7 @@ def main() -> None:
         for chart in claims["charts"]:
             ET.parse(work / f"report/figures/{chart['name']}.svg")
         check_in_chromium(work / "report/index.html", charts)
+        check_live_page(ovq, work)
     print(f"{charts} figures, {len(claims['claims'])} claims: as expected")
 
 
