@@ -82,7 +82,7 @@ TEST(Claims, WhatIsWrongIsSaid) {
   expect("claims[0].number is 0", "/claims/0/number", 0);
   expect("claims[0].checks[0].is is \"more\"; must be one of \"at least\"", "/claims/0/checks/0/is", "more");
   expect("claims[0].checks[0].than is \"b\"; must be a quantity or a number", "/claims/0/checks/0/than", "b");
-  expect("claims[0].checks[0].value.lenght", "/claims/0/checks/0/value/lenght", 16);
+  expect("did you mean \"length\"", "/claims/0/checks/0/value/lenght", 16);
   expect("unknown chart", "/claims/0/charts/0", "d");
   expect("claim 1 is there twice", "/claims/1", one_of_each()["claims"][0]);
   expect("chart c is there twice", "/charts/1", one_of_each()["charts"][0]);
