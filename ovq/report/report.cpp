@@ -38,8 +38,9 @@ std::string statistic_text(const experiments::Statistic& found, plot::Numbers nu
   return found.runs < 2 ? mean : mean + " ± " + plot::value_text(numbers, found.deviation);
 }
 
-// "0.998 ± 0.001, at least 1.000 ± 0.000 - 0.02"
+// "0.998 ± 0.001, at least 1.000 ± 0.000 − 0.02"; nothing if nothing was measured
 std::string comparison_text(const Check& check, const CheckOutcome& outcome) {
+  if (!outcome.value && (!outcome.than || !check.than)) return "";
   const auto text = [&](const auto& found) {
     return found ? statistic_text(*found, check.numbers) : std::string("not measured");
   };
