@@ -124,6 +124,7 @@ StepReport Trainer::step() {
   }
   report.accuracy = static_cast<double>(right) / static_cast<double>(targets);
   report.gradient_norm = optimizer_.clip_gradients(options.clip);
+  report.codebooks = codebook_report(*model_);  // before the step's end, with which a codebook may start
   report.skipped = !std::isfinite(report.loss) || !std::isfinite(report.gradient_norm);
   if (report.skipped) {
     model_->drop_step();
@@ -135,7 +136,6 @@ StepReport Trainer::step() {
   progress_.tokens += report.tokens;
   progress_.skipped += report.skipped ? 1 : 0;
   report.seconds = seconds_since(start);
-  report.codebooks = codebook_report(*model_);
   return report;
 }
 
