@@ -24,6 +24,7 @@ void add_completion(CLI::App& app);
 void add_eval(CLI::App& app);
 void add_generate(CLI::App& app);
 void add_inspect(CLI::App& app);
+void add_report(CLI::App& app);
 void add_reproduce(CLI::App& app);
 void add_tasks(CLI::App& app);
 void add_tokenize(CLI::App& app);

@@ -54,6 +54,7 @@ int main(int argc, char** argv) {
   ovq::cli::add_eval(app);
   ovq::cli::add_generate(app);
   ovq::cli::add_inspect(app);
+  ovq::cli::add_report(app);
   ovq::cli::add_reproduce(app);
   ovq::cli::add_tasks(app);
   ovq::cli::add_tokenize(app);

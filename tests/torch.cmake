@@ -26,6 +26,9 @@ ovq_add_torch_test(experiments_test ovq::experiments
   experiments/child_process_test.cpp experiments/experiment_set_test.cpp experiments/plan_test.cpp
   experiments/result_tables_test.cpp)
 target_compile_definitions(experiments_test PRIVATE OVQ_EXPERIMENTS="${PROJECT_SOURCE_DIR}/experiments")
+ovq_add_torch_test(report_test ovq::report report/claims_test.cpp report/live_test.cpp)
+target_compile_definitions(report_test PRIVATE OVQ_EXPERIMENTS="${PROJECT_SOURCE_DIR}/experiments"
+  OVQ_CLAIMS="${PROJECT_SOURCE_DIR}/experiments/report/claims.json")
 ovq_add_torch_test(train_memory_test ovq::train train/memory_test.cpp)  # has a malloc of its own
 
 if(OVQ_BUILD_CLI)
@@ -34,8 +37,10 @@ if(OVQ_BUILD_CLI)
   add_test(NAME cli.errors COMMAND ${CMAKE_CURRENT_LIST_DIR}/cli/errors.sh $<TARGET_FILE:ovq>)
   add_test(NAME experiments.reproduce COMMAND ${CMAKE_CURRENT_LIST_DIR}/experiments/reproduce.sh $<TARGET_FILE:ovq>)
   add_test(NAME cli.text COMMAND ${CMAKE_CURRENT_LIST_DIR}/cli/text.sh $<TARGET_FILE:ovq>)
+  add_test(NAME report.page
+    COMMAND /usr/bin/python3 ${CMAKE_CURRENT_LIST_DIR}/report/page.py $<TARGET_FILE:ovq> ${PROJECT_SOURCE_DIR})
   add_test(NAME cli.completion COMMAND ${CMAKE_CURRENT_LIST_DIR}/cli/completion.sh $<TARGET_FILE:ovq>)
-  set_tests_properties(cli.kill_resume cli.errors cli.text experiments.reproduce PROPERTIES TIMEOUT 300 COST 15 ENVIRONMENT OMP_WAIT_POLICY=PASSIVE)
+  set_tests_properties(cli.kill_resume cli.errors cli.text experiments.reproduce report.page PROPERTIES TIMEOUT 300 COST 15 ENVIRONMENT OMP_WAIT_POLICY=PASSIVE)
 endif()
 
 if(OVQ_BUILD_CLI)

@@ -150,6 +150,7 @@ void ActiveRun::finish() {
                           .training = train::training_cost(run.metrics()),
                           .evaluation_seconds = evaluation_seconds_,
                           .metric = tasks::metric_name(run.description().metric),
+                          .codebooks = codebook_curve(run.metrics()),
                           .evaluations = evaluations_};
   if (made_here()) {
     std::ifstream in(marker());

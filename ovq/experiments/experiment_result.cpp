@@ -27,6 +27,7 @@ ExperimentResult result_from_json(const json& object) {
       .training = {.steps = training.at("steps"), .tokens = training.at("tokens"), .seconds = training.at("seconds")},
       .evaluation_seconds = object.at("evaluation_seconds"),
       .metric = object.at("metric"),
+      .codebooks = object.value("codebooks", std::vector<json>()),
       .evaluations = object.at("evaluations").get<std::vector<json>>()};
 }
 
@@ -59,6 +60,7 @@ json to_json(const ExperimentResult& result) {
       {"evaluation_seconds", result.evaluation_seconds},
       {"metric", result.metric},
       {"evaluations", result.evaluations}};
+  if (!result.codebooks.empty()) object["codebooks"] = result.codebooks;
   if (!result.search.is_null()) object["search"] = result.search;
   return object;
 }
@@ -71,6 +73,21 @@ ExperimentResult read_result(const std::filesystem::path& file) {
   } catch (const std::exception& error) {
     fail_data("results", file.string(), " is not the result of an experiment: ", error.what());
   }
+}
+
+std::vector<json> codebook_curve(const std::vector<json>& metrics) {
+  constexpr size_t kPoints = 60;
+  std::vector<json> all;
+  for (const json& line : metrics) {
+    if (!line.contains("codebooks")) continue;
+    all.push_back(line["codebooks"]);
+    all.back()["step"] = line.at("step");
+  }
+  // Counted from the end, so that the last step is there.
+  const size_t stride = 1 + all.size() / kPoints;
+  std::vector<json> some;
+  for (size_t i = all.empty() ? 0 : (all.size() - 1) % stride; i < all.size(); i += stride) some.push_back(all[i]);
+  return some;
 }
 
 bool answers(const ExperimentResult& result, const train::RunOptions& options,

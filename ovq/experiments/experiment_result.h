@@ -24,6 +24,7 @@ struct ExperimentResult {
   train::TrainingCost training;
   double evaluation_seconds = 0;
   std::string metric;             // "accuracy" or "loss": what counts in `evaluations`
+  std::vector<json> codebooks;    // [{"step", "similarity", "unused"}, ...] in training; empty: it has none
   std::vector<json> evaluations;  // as `ovq eval --json` prints them
 
   std::string id() const { return group + "/" + name; }
@@ -32,6 +33,9 @@ struct ExperimentResult {
 json to_json(const ExperimentResult& result);
 // What is wrong with the file is a DataError that names it.
 ExperimentResult read_result(const std::filesystem::path& file);
+
+// What training's metrics say of codebooks, at some of the steps, as results have it.
+std::vector<json> codebook_curve(const std::vector<json>& metrics);
 
 // Whether it answers what the experiment asks with these options.
 bool answers(const ExperimentResult& result, const train::RunOptions& options,

@@ -146,15 +146,19 @@ Statistic statistic(const std::vector<double>& values) {
   return found;
 }
 
-std::vector<ExperimentResult> read_results(const std::filesystem::path& directory) {
+std::vector<std::filesystem::path> result_files(const std::filesystem::path& directory) {
   std::vector<std::filesystem::path> files;
   for (const auto& entry : std::filesystem::recursive_directory_iterator(directory)) {
     const bool search = entry.path().parent_path().filename() == "search";
     if (entry.is_regular_file() && entry.path().extension() == ".json" && !search) files.push_back(entry.path());
   }
   std::sort(files.begin(), files.end());
+  return files;
+}
+
+std::vector<ExperimentResult> read_results(const std::filesystem::path& directory) {
   std::vector<ExperimentResult> results;
-  for (const std::filesystem::path& file : files) results.push_back(read_result(file));
+  for (const std::filesystem::path& file : result_files(directory)) results.push_back(read_result(file));
   return results;
 }
 

@@ -18,7 +18,9 @@ struct Statistic {
 };
 Statistic statistic(const std::vector<double>& values);
 
-// All results below a directory, in the order of their names; those of searches are left out.
+// The files of results below a directory, in the order of their names; those of searches are left out.
+std::vector<std::filesystem::path> result_files(const std::filesystem::path& directory);
+// What they hold.
 std::vector<ExperimentResult> read_results(const std::filesystem::path& directory);
 
 // Groups and experiments in the order in which they come first; runs of one experiment are one line.

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <stdexcept>
 
+#include "ovq/nn/vq_attention.h"
 #include "ovq/tasks/mixture.h"
 #include "ovq/train/keep.h"
 
@@ -14,9 +15,41 @@ namespace {
 using at::Tensor;
 
 constexpr int64_t kMostSkippedInARow = 5;
+constexpr int64_t kStepsUnused = 100;  // after which a codeword counts as unused
 
 double seconds_since(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+std::optional<CodebookReport> codebook_report(const models::LanguageModel& model) {
+  CodebookReport report;
+  int64_t layers = 0;
+  for (const auto& block : model.blocks()) {
+    auto* vq = dynamic_cast<nn::VqAttention*>(block->mixer.get());
+    if (vq == nullptr || !vq->started()) continue;
+    const nn::QuantizerOptions& options = vq->quantizer().options();
+    ++layers;
+    report.similarity += vq->quantizer().similarity();
+    report.unused += static_cast<double>(vq->quantizer().dead(kStepsUnused)) /
+                     static_cast<double>(options.heads * options.codewords);
+  }
+  if (layers == 0) return std::nullopt;
+  report.similarity /= static_cast<double>(layers);
+  report.unused /= static_cast<double>(layers);
+  return report;
+}
+
+json metrics_line(const StepReport& report) {
+  // Not a number has no place in JSON.
+  const auto finite = [](double value) { return std::isfinite(value) ? json(value) : json(); };
+  json line = {
+      {"step", report.step},         {"phase", report.phase},       {"kind", "step"},
+      {"loss", finite(report.loss)}, {"accuracy", report.accuracy}, {"gradient_norm", finite(report.gradient_norm)},
+      {"rate", report.rate},         {"tokens", report.tokens},     {"skipped", report.skipped},
+      {"seconds", report.seconds}};
+  if (report.codebooks)
+    line["codebooks"] = {{"similarity", finite(report.codebooks->similarity)}, {"unused", report.codebooks->unused}};
+  return line;
 }
 
 }  // namespace
@@ -90,6 +123,7 @@ StepReport Trainer::step() {
   }
   report.accuracy = static_cast<double>(right) / static_cast<double>(targets);
   report.gradient_norm = optimizer_.clip_gradients(options.clip);
+  report.codebooks = codebook_report(*model_);  // before the step's end, with which a codebook may start
   report.skipped = !std::isfinite(report.loss) || !std::isfinite(report.gradient_norm);
   if (report.skipped) {
     model_->drop_step();
@@ -147,17 +181,7 @@ Outcome Trainer::train() {
   int64_t skipped_in_a_row = 0;
   while (progress_.step < options.steps) {
     const StepReport report = step();
-    // Not a number has no place in JSON.
-    run_.append_metrics({{"step", report.step},
-                         {"phase", report.phase},
-                         {"kind", "step"},
-                         {"loss", std::isfinite(report.loss) ? json(report.loss) : json()},
-                         {"accuracy", report.accuracy},
-                         {"gradient_norm", std::isfinite(report.gradient_norm) ? json(report.gradient_norm) : json()},
-                         {"rate", report.rate},
-                         {"tokens", report.tokens},
-                         {"skipped", report.skipped},
-                         {"seconds", report.seconds}});
+    run_.append_metrics(metrics_line(report));
     if (hooks_.on_step) hooks_.on_step(report);
     skipped_in_a_row = report.skipped ? skipped_in_a_row + 1 : 0;
     if (skipped_in_a_row == kMostSkippedInARow) {

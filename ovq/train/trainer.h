@@ -13,6 +13,12 @@
 
 namespace ovq::train {
 
+// Of the layers that attend to codewords, once they do.
+struct CodebookReport {
+  double similarity = 0;  // mean cosine of keys and their nearest codewords, in the step's last forward
+  double unused = 0;      // share of the codewords that no key of the last hundred steps was near to
+};
+
 struct StepReport {
   int64_t step = 0;   // steps done, this one included
   int64_t phase = 0;  // from 0
@@ -20,6 +26,7 @@ struct StepReport {
   double loss = 0, accuracy = 0, gradient_norm = 0, rate = 0;
   bool skipped = false;
   double seconds = 0;
+  std::optional<CodebookReport> codebooks;
 };
 
 // Who watches and steers; every function may be empty.

@@ -119,6 +119,7 @@ TEST(ExperimentSet, SaysWhatIsNoSet) {
 TEST(ExperimentSet, ThoseOfTheRepositoryAreSound) {
   int64_t files = 0;
   for (const auto& entry : std::filesystem::directory_iterator(OVQ_EXPERIMENTS)) {
+    if (entry.is_directory()) continue;  // what a report says of them
     EXPECT_FALSE(read_experiment_set(entry.path()).experiments.empty()) << entry.path();
     ++files;
   }

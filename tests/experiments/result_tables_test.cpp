@@ -25,10 +25,22 @@ TEST(Results, AFileHoldsAllOfThem) {
   EXPECT_EQ(stored(), to_json(result));
   result.commit.clear();  // of a run that was found
   result.search = json();
+  result.codebooks = {{{"step", 1}, {"similarity", 0.5}, {"unused", 0}}};
   EXPECT_EQ(stored(), to_json(result));
   std::ofstream(directory.path() / "x.json") << R"({"group": "pair"})";
   EXPECT_THROW(read_result(directory.path() / "x.json"), DataError);
   EXPECT_THROW(read_result(directory.path() / "none.json"), DataError);
+}
+
+TEST(Results, HaveSomeStepsOfCodebooks) {
+  std::vector<json> metrics = {{{"kind", "step"}, {"step", 1}}, {{"kind", "evaluation"}, {"step", 1}}};
+  EXPECT_TRUE(codebook_curve(metrics).empty());
+  for (int step = 2; step <= 500; ++step)
+    metrics.push_back({{"kind", "step"}, {"step", step}, {"codebooks", {{"similarity", 0.25}, {"unused", 0.5}}}});
+  const std::vector<json> curve = codebook_curve(metrics);
+  EXPECT_GT(curve.size(), 40u);
+  EXPECT_LE(curve.size(), 60u);
+  EXPECT_EQ(curve.back(), (json{{"step", 500}, {"similarity", 0.25}, {"unused", 0.5}}));
 }
 
 TEST(Results, EveryNumberButTheSpeedIsCompared) {

@@ -96,7 +96,8 @@ TEST(Memory, EvaluationStreams) {
     const int64_t predicted = predicted_state + activations;
     std::printf("%s: peak %ld, predicted %ld = state %ld + activations %ld\n", pattern, all.peak, predicted,
                 predicted_state, activations);
-    EXPECT_LE(all.peak, predicted + predicted / 10);
+    // While a cache of keys and values grows, one of them is there twice.
+    EXPECT_LE(all.peak, predicted + predicted / 8);
     EXPECT_GE(all.peak, predicted - predicted / 10);
   }
 }

@@ -95,6 +95,21 @@ void flip_byte(const std::filesystem::path& file) {
   stream.put(static_cast<char>(byte ^ 1));
 }
 
+TEST(Training, MetricsTellOfCodebooksOnceTheyAreUsed) {
+  const TemporaryDirectory directory;
+  const train::Run run = train::Run::create(directory.path() / "run", mini_run("recall", "sw-vq"));
+  train(run);
+  constexpr int64_t kWarmup = 5;  // of miniatures
+  for (const json& line : run.metrics()) {
+    if (line.at("kind") != "step") continue;
+    ASSERT_EQ(line.contains("codebooks"), line.at("step") > kWarmup) << line;
+    if (!line.contains("codebooks")) continue;
+    EXPECT_GT(line["codebooks"].at("similarity"), 0.1);
+    EXPECT_LE(line["codebooks"].at("similarity"), 1.0);
+    EXPECT_EQ(line["codebooks"].at("unused"), 0.0);  // a hundred steps have not passed
+  }
+}
+
 TEST(Checkpoints, DamagedNewestFallsBackToTheOneBefore) {
   const TemporaryDirectory directory;
   const RunOptions options = mini_run("recall", "sw-ovq");

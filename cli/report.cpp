@@ -1,0 +1,78 @@
+// ovq report: the page of the paper's claims, or one over runs in progress.
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <chrono>
+#include <csignal>
+#include <memory>
+#include <thread>
+
+#include "cli/commands.h"
+#include "cli/validators.h"
+#include "ovq/base/files/durable.h"
+#include "ovq/report/live.h"
+#include "ovq/report/report.h"
+
+namespace ovq::cli {
+namespace {
+
+namespace fs = std::filesystem;
+
+volatile std::sig_atomic_t watch_ends = 0;
+
+struct ReportArguments {
+  std::string results = "results", out = "report", claims = "experiments/report/claims.json", watch;
+  int every = 5;
+  bool once = false;
+};
+
+void report(const ReportArguments& arguments) {
+  const report::ReportSummary summary =
+      report::write_report(arguments.claims, arguments.results, arguments.out, print_warning);
+  fmt::print("{}: {} claims, {} hold, {} do not, {} open; {} of {} figures have lines; {} runs\n",
+             (fs::path(arguments.out) / "index.html").string(), summary.claims, summary.hold, summary.fail,
+             summary.claims - summary.hold - summary.fail, summary.charts_with_lines, summary.charts, summary.runs);
+}
+
+void watch(const ReportArguments& arguments) {
+  const fs::path page = fs::path(arguments.out) / "live.html";
+  fs::create_directories(arguments.out);
+  std::signal(SIGINT, [](int) { watch_ends = 1; });
+  std::signal(SIGTERM, [](int) { watch_ends = 1; });
+  fmt::print("{} shows the runs in {}{}\n", page.string(), arguments.watch,
+             arguments.once ? "" : fmt::format(", anew every {} s; Ctrl-C ends it", arguments.every));
+  std::fflush(stdout);
+  while (watch_ends == 0) {
+    files::write_file_durably(
+        page, report::live_page(arguments.watch, {.refresh_seconds = arguments.once ? 0 : arguments.every}));
+    if (arguments.once) return;
+    for (int second = 0; second < arguments.every && watch_ends == 0; ++second)
+      std::this_thread::sleep_for(std::chrono::seconds(1));
+  }
+}
+
+}  // namespace
+
+void add_report(CLI::App& app) {
+  CLI::App* command = app.add_subcommand("report", "A page of what experiments found, or of runs in progress");
+  const auto arguments = std::make_shared<ReportArguments>();
+  command->add_option("results", arguments->results, "Directory of the results")
+      ->type_name("DIR")
+      ->capture_default_str();
+  command->add_option("--out", arguments->out, "Directory of the page")->type_name("DIR")->capture_default_str();
+  command->add_option("--claims", arguments->claims, "What is claimed, and what shows it")
+      ->type_name("FILE")
+      ->capture_default_str();
+  CLI::Option* watch_option =
+      command
+          ->add_option("--watch", arguments->watch, "Instead: a page over the runs below this directory, until Ctrl-C")
+          ->type_name("DIR");
+  command->add_option("--every", arguments->every, "Seconds until --watch makes its page anew")
+      ->check(at_least(1))
+      ->needs(watch_option)
+      ->capture_default_str();
+  command->add_flag("--once", arguments->once, "With --watch: write the page once")->needs(watch_option);
+  command->callback([arguments] { arguments->watch.empty() ? report(*arguments) : watch(*arguments); });
+}
+
+}  // namespace ovq::cli

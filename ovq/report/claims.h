@@ -1,0 +1,101 @@
+// The paper's claims as data: what each says, which measurements bear on it, by which rule they decide, and the charts
+// that show them. A file such as experiments/report/claims.json:
+//
+//   {"charts": [{"name": "recall", "title": "Recall against length", "paper": "figure ICR",
+//                "x": {"of": "length", "label": "tokens", "spacing": "log2", "numbers": "tokens"},
+//                "y": {"of": "accuracy", "label": "accuracy", "from": 0, "to": 1},
+//                "rules": [{"x": 512, "label": "longest in training"}],
+//                "lines": [{"label": "sw-ovq", "results": "recall/small/sw-ovq", "centroids": [256, 1024]},
+//                          {"label": "sw-nope", "results": "recall/small/sw-nope"}],
+//                "make": "ovq reproduce recall --only small"}],
+//    "claims": [{"number": 1, "title": "...", "paper": "...", "where": "figure ICR", "charts": ["recall"],
+//                "checks": [{"text": "...", "of": "accuracy", "value": {...}, "is": "at least", "than": {...},
+//                            "margin": 0.02}]}]}
+//
+// Lines and values are quantities (quantity.h).
+#pragma once
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "ovq/plot/figure.h"
+#include "ovq/report/quantity.h"
+
+namespace ovq::report {
+
+struct ChartLine {
+  std::string label;
+  Quantity quantity;
+};
+
+struct Chart {
+  std::string name, title, paper, text, make;  // `make`: the command whose results it shows
+  Variable x = Variable::length;
+  double x_times = 1;  // units of the axis for one of x
+  plot::Axis x_axis, y_axis;
+  std::vector<plot::Rule> rules;
+  std::vector<ChartLine> lines;
+};
+
+// What is to be true of two means.
+enum class Relation {
+  at_least,  // not below by more than the margin
+  at_most,   // not above by more than the margin
+  above,     // by more than the margin and two standard errors of the difference
+  below,
+};
+constexpr auto enum_names(Relation) {
+  using enum Relation;
+  return std::to_array<EnumName<Relation>>(
+      {{at_least, "at least"}, {at_most, "at most"}, {above, "above"}, {below, "below"}});
+}
+
+struct Check {
+  std::string text;
+  Quantity value;
+  Relation relation = Relation::at_least;
+  std::optional<Quantity> than;  // or
+  double number = 0;
+  double margin = 0;
+  plot::Numbers numbers = plot::Numbers::plain;
+};
+
+struct Claim {
+  int64_t number = 0;
+  std::string title, paper, where, note, make;
+  std::vector<std::string> charts;
+  std::vector<Check> checks;
+};
+
+struct ClaimsFile {
+  std::vector<Chart> charts;
+  std::vector<Claim> claims;
+};
+
+// What is wrong with the file is a DataError that names it and the field.
+ClaimsFile read_claims(const std::filesystem::path& file);
+
+enum class Verdict { holds, fails, open };
+
+struct CheckOutcome {
+  std::optional<experiments::Statistic> value, than;  // absent: not measured
+  Verdict verdict = Verdict::open;
+};
+
+struct Judgement {
+  Verdict verdict = Verdict::open;
+  std::vector<CheckOutcome> checks;
+};
+
+// A claim fails if one check does, and holds if all do; one without checks is open.
+Judgement judge(const Claim& claim, const Evidence& evidence);
+
+// What a chart shows; lines that were not measured are not among the series but named in `missing`.
+struct DrawnChart {
+  plot::Figure figure;
+  std::vector<std::string> missing;
+};
+DrawnChart draw(const Chart& chart, const Evidence& evidence);
+
+}  // namespace ovq::report
