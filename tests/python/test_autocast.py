@@ -32,8 +32,9 @@ def test_forward_and_backward(name, training):
     y.float().square().sum().backward()
     expected = plain(x.detach())
     expected.square().sum().backward()
-    # Rounded keys may choose other codewords of VQ-attention.
-    assert cosine(y.float(), expected) > (0.9 if name.startswith("vq") else 0.999)
+    # Rounded keys choose other codewords of VQ-attention here and there: which ones depends on how the CPU multiplies
+    # (0.82 with OpenBLAS's kernels for old CPUs, above 0.9 with those for AVX). Unrelated outputs are near 0.
+    assert cosine(y.float(), expected) > (0.7 if name.startswith("vq") else 0.999)
     assert x.grad.dtype == torch.float32 and torch.isfinite(x.grad).all() and x.grad.abs().sum() > 0
     for (n, p), q in zip(layer.named_parameters(), plain.parameters()):
         assert (p.grad is None) == (q.grad is None), n
