@@ -96,7 +96,7 @@ TEST(Memory, EvaluationStreams) {
     const int64_t predicted = predicted_state + activations;
     std::printf("%s: peak %ld, predicted %ld = state %ld + activations %ld\n", pattern, all.peak, predicted,
                 predicted_state, activations);
-    // While a cache of keys and values grows, one of them is there twice.
+    // An eighth more: sw-nope had 10.8 % on top, probably a cache of keys or values that is there twice while it grows.
     EXPECT_LE(all.peak, predicted + predicted / 8);
     EXPECT_GE(all.peak, predicted - predicted / 10);
   }
