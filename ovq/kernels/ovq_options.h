@@ -29,6 +29,18 @@ constexpr auto enum_names(NewCentroids) {
   return std::to_array<EnumName<NewCentroids>>({{NewCentroids::spread, "spread"}, {NewCentroids::random, "random"}});
 }
 
+// Variations that are not in the paper and have no kernel: docs/recall.md has what they gained. Composed path only.
+enum class Trial : uint8_t {
+  none,
+  two_nearest,  // a token that joins is shared out between its two nearest centroids
+  value_norms,  // merged values are read with the mean norm of their members
+};
+
+constexpr auto enum_names(Trial) {
+  return std::to_array<EnumName<Trial>>(
+      {{Trial::none, "none"}, {Trial::two_nearest, "two-nearest"}, {Trial::value_norms, "value-norms"}});
+}
+
 struct OvqOptions {
   int64_t chunk = 128;       // L
   int64_t centroids = 2048;  // N
@@ -41,11 +53,12 @@ struct OvqOptions {
   float rope_base = 10000.0f;
   uint64_t seed = 0;
   bool weighted = false;  // each token has a weight; counts are sums of weights
+  Trial trial = Trial::none;
 
   bool operator==(const OvqOptions&) const = default;
 };
 
-// `weighted` is no field: it follows from whether weights are given. Files of states hold the fields in this order:
+// `weighted` is no field: it follows from whether weights are given. `trial` is one of the layer. Files of states hold the fields in this order:
 // append new ones at the end.
 template <class Fields>
 void list_fields(Fields& field, OvqOptions& o) {

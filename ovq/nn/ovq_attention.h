@@ -12,6 +12,7 @@ struct OvqAttentionOptions {
   HeadOptions heads;
   kernels::OvqOptions dictionary;
   bool weighted_writes = false;
+  kernels::Trial trial = kernels::Trial::none;
 };
 
 template <class Fields>
@@ -19,6 +20,7 @@ void list_fields(Fields& field, OvqAttentionOptions& o) {
   list_fields(field, o.heads);
   list_fields(field, o.dictionary);
   field("weighted_writes", o.weighted_writes, "learn how much each token counts in the dictionary");
+  field("trial", o.trial, "a variation of the dictionary that is not in the paper and has no kernel: slow");
 }
 
 class OvqAttention : public AttentionHeads {

@@ -274,18 +274,23 @@ OvqResult run(const Inputs& in, OvqOptions options, const std::vector<StatePtr>&
                                 : run_fused(in, options, std::move(plan), states, want_states);
 }
 
+// Only the composed path has trials.
+Backend for_trial(const OvqOptions& options, Backend backend) {
+  return options.trial != kernels::Trial::none && backend == Backend::automatic ? Backend::composed : backend;
+}
+
 }  // namespace
 
 Tensor ovq_attention(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& beta, const OvqOptions& options,
                      const c10::optional<Tensor>& cu_seqlens, const c10::optional<Tensor>& weights, Backend backend) {
-  return run(make_inputs(kOp, q, k, v, beta, cu_seqlens, weights, backend), options, {}, false).o;
+  return run(make_inputs(kOp, q, k, v, beta, cu_seqlens, weights, for_trial(options, backend)), options, {}, false).o;
 }
 
 OvqResult ovq_attention_with_state(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& beta,
                                    const OvqOptions& options, const c10::optional<Tensor>& cu_seqlens,
                                    const std::vector<StatePtr>& states, const c10::optional<Tensor>& weights,
                                    Backend backend) {
-  return run(make_inputs(kOp, q, k, v, beta, cu_seqlens, weights, backend), options, states, true);
+  return run(make_inputs(kOp, q, k, v, beta, cu_seqlens, weights, for_trial(options, backend)), options, states, true);
 }
 
 Tensor ovq_step(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& beta,
@@ -293,9 +298,9 @@ Tensor ovq_step(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor&
                 const c10::optional<Tensor>& weights) {
   constexpr const char* op = "step";
   const at::NoGradGuard no_grad;
-  const Inputs in = make_inputs(op, q, k, v, beta, cu_seqlens, weights);
-  check(in.path != Path::meta, op, "meta tensors have no state");
   OvqOptions options = states.empty() ? OvqOptions{} : states.front()->options();
+  const Inputs in = make_inputs(op, q, k, v, beta, cu_seqlens, weights, for_trial(options, Backend::automatic));
+  check(in.path != Path::meta, op, "meta tensors have no state");
   options.weighted = in.weights.defined();
   OvqCall call;
   call.options = options;

@@ -15,6 +15,7 @@ namespace {
 using at::Tensor;
 using kernels::NewCentroids;
 using kernels::OvqOptions;
+using kernels::Trial;
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
@@ -109,7 +110,20 @@ Tensor random_founders(const Tensor& tokens, const OvqOptions& options, int64_t 
 struct Choice {
   Tensor centroid;
   Tensor founds;  // bool
+  // Trial::two_nearest: [B, H, L] too; a token's second centroid, and the share of it that goes there. Undefined: none.
+  Tensor second, second_share;
 };
+
+// A token between two centroids goes to each in proportion to its distance from the other, 1 - s; founders and tokens
+// that equal both go to one alone.
+void share_out(Choice& choice, const Tensor& tokens, const Tensor& keys) {
+  const Tensor similarity = without_nan(at::matmul(tokens, keys.transpose(-1, -2)));
+  const auto [best, index] = similarity.topk(2, -1);
+  const Tensor distance = (1 - best).clamp_min(0), first = distance.select(-1, 0), second = distance.select(-1, 1);
+  const Tensor share = first / (first + second).clamp_min(1e-12);
+  choice.second = at::where(choice.founds, choice.centroid, index.select(-1, 1));
+  choice.second_share = at::where(choice.founds, at::zeros_like(share), share);
+}
 
 Choice choose(const PlainState& state, const Tensor& tokens, int64_t chunk_index, int64_t new_count) {
   const OvqOptions& options = state.options;
@@ -132,7 +146,9 @@ Choice choose(const PlainState& state, const Tensor& tokens, int64_t chunk_index
     const Tensor keys = tokens.gather(2, founder.unsqueeze(-1).expand({-1, -1, -1, tokens.size(3)}));
     index = std::get<1>(nearest(tokens, keys));
   }
-  return {at::where(founds, number + size, index), founds};
+  Choice choice{at::where(founds, number + size, index), founds, {}, {}};
+  if (options.trial == Trial::two_nearest && size >= 2) share_out(choice, tokens, state.keys);
+  return choice;
 }
 
 // The rows that `index` [B, H, r] picks out of x [B, H, n, D], by number in [B * H * n, D]
@@ -141,20 +157,27 @@ Tensor row_numbers(const Tensor& index, int64_t n) {
   return (index + at::arange(batch * heads, index.options()).mul_(n).view({batch, heads, 1})).flatten();
 }
 
-// D' <- D + sum (x - D) rate, keys and values alike; rate is w / counts' with weights. In place on the grown
-// dictionary, of which nothing has been saved for backward yet: one copy of it per chunk. Whole rows move; gather and
-// scatter_add would move single elements.
-Tensor update_rows(const Tensor& rows, const Tensor& tokens, const Choice& choice, const Tensor& founder,
-                   const Tensor& rate) {
+// Tokens that go to centroids, [B, H, members]: with two nearest every token is there twice.
+struct Membership {
+  Tensor centroid;
+  Tensor weight;
+  Tensor rate;  // of x - D: w / counts', or constant
+};
+
+// D' <- D + sum (x - D) rate, keys and values alike. In place on the grown dictionary, of which nothing has been saved
+// for backward yet: one copy of it per chunk. Whole rows move; gather and scatter_add would move single elements.
+Tensor update_rows(const Tensor& rows, const Tensor& tokens, const Membership& members, const Tensor& founder) {
   const int64_t chunk = tokens.size(2), dim = tokens.size(3);
   const auto heads = [&](const Tensor& x, int64_t n) {
     return at::_unsafe_view(x, {tokens.size(0), tokens.size(1), n, dim});
   };
   const Tensor x = tokens.reshape({-1, dim}), founders = x.index_select(0, row_numbers(founder, chunk));
   const Tensor grown = at::cat({rows, heads(founders, founder.size(2))}, 2);
-  const Tensor members = row_numbers(choice.centroid, grown.size(2));
+  const Tensor to = row_numbers(members.centroid, grown.size(2));
+  const bool twice = members.centroid.size(2) != chunk;
+  const Tensor joining = twice ? at::cat({tokens, tokens}, 2).reshape({-1, dim}) : x;
   Tensor updated = at::_unsafe_view(grown, {grown.numel() / dim, dim});
-  updated.index_add_(0, members, (x - updated.index_select(0, members)) * rate.reshape({-1, 1}));
+  updated.index_add_(0, to, (joining - updated.index_select(0, to)) * members.rate.reshape({-1, 1}));
   return heads(updated, grown.size(2));
 }
 
@@ -169,20 +192,26 @@ void write_chunk(PlainState& state, int64_t committed, const Tensor& forced) {
   {
     const at::NoGradGuard no_grad;
     if (forced.defined()) {
-      choice = {at::where(forced < 0, forced.bitwise_not(), forced), forced < 0};
+      choice = {at::where(forced < 0, forced.bitwise_not(), forced), forced < 0, {}, {}};
     } else {
       choice = choose(state, tokens_k, committed / chunk - 1, new_count);
     }
     founder = std::get<1>(at::sort(choice.founds.to(at::kInt), /*stable=*/true, -1, true)).slice(-1, 0, new_count);
   }
-  const Tensor weights = options.weighted ? state.pending_weights.slice(2, 0, chunk) : at::ones_like(choice.centroid);
+  const at::ScalarType dtype = tokens_k.scalar_type();
+  Membership members{choice.centroid, {}, {}};
+  members.weight = options.weighted ? state.pending_weights.slice(2, 0, chunk)
+                                    : at::ones_like(choice.centroid, state.counts.scalar_type());
+  if (choice.second.defined()) {
+    members.centroid = at::cat({choice.centroid, choice.second}, 2);
+    members.weight = at::cat({members.weight * (1 - choice.second_share), members.weight * choice.second_share}, 2);
+  }
   const Tensor none = at::zeros({state.counts.size(0), state.counts.size(1), new_count}, state.counts.options());
-  const Tensor counts = at::cat({state.counts, none}, 2).scatter_add(2, choice.centroid, weights);
-  const Tensor rate =
-      options.rate ? at::full_like(choice.centroid, *options.rate, tokens_k.scalar_type())
-                   : weights.to(tokens_k.scalar_type()) / counts.gather(2, choice.centroid).to(tokens_k.scalar_type());
-  state.keys = update_rows(state.keys, tokens_k, choice, founder, rate);
-  state.values = update_rows(state.values, tokens_v, choice, founder, rate);
+  const Tensor counts = at::cat({state.counts, none}, 2).scatter_add(2, members.centroid, members.weight);
+  members.rate = options.rate ? at::full_like(members.centroid, *options.rate, dtype)
+                              : members.weight.to(dtype) / counts.gather(2, members.centroid).to(dtype);
+  state.keys = update_rows(state.keys, tokens_k, members, founder);
+  state.values = update_rows(state.values, tokens_v, members, founder);
   state.counts = counts;
   if (options.normalize) {
     const Tensor touched = at::zeros_like(counts, at::kBool).scatter_(2, choice.centroid, true).unsqueeze(-1);
@@ -202,6 +231,17 @@ Tensor future(const Tensor& like, int64_t group, int64_t count, int64_t window) 
   return at::ones({count, window}, like.options().dtype(at::kBool)).triu(window - count + 1).repeat({group, 1});
 }
 
+// Trial::value_norms: values carry their norm as one more column, so that a centroid's is the mean of its members'.
+Tensor with_norms(const Tensor& values) { return at::cat({values, values.norm(2, {-1}, true)}, -1); }
+
+// What is read: with value_norms the mean of the values, as long as its members are on average. A zero row stays.
+Tensor readable(const PlainState& state, const Tensor& values) {
+  if (state.options.trial != Trial::value_norms) return values;
+  const int64_t dim = values.size(-1) - 1;
+  const Tensor mean = values.slice(-1, 0, dim), norm = values.slice(-1, dim);
+  return mean * (norm / (mean.square().sum(-1, true) + 1e-12).sqrt());
+}
+
 // o for the queries [B, Hkv, G * r, dk] (scaled by beta) of the window's last r tokens. In place where autograd has not
 // saved what is overwritten; `split` has one backward for both parts.
 Tensor read_chunk(const PlainState& state, const Tensor& rows, const Tensor& window_keys, const Tensor& hidden) {
@@ -209,11 +249,12 @@ Tensor read_chunk(const PlainState& state, const Tensor& rows, const Tensor& win
   Tensor recent = at::matmul(rows, window_keys.transpose(-1, -2));
   if (state.options.weighted) recent.add_(at::log(state.pending_weights).unsqueeze(-2));
   recent.masked_fill_(hidden, -kInfinity);
-  if (size == 0) return at::matmul(at::softmax(recent, -1), state.pending_values);
+  const Tensor window_values = readable(state, state.pending_values);
+  if (size == 0) return at::matmul(at::softmax(recent, -1), window_values);
   const Tensor log_counts = at::log(state.counts.to(rows.scalar_type())).unsqueeze(-2);
   const Tensor distant = at::matmul(rows, state.keys.transpose(-1, -2)).add_(log_counts);
   const auto p = at::softmax(at::cat({distant, recent}, -1), -1).split({size, window}, -1);
-  return at::matmul(p[0], state.values).add_(at::matmul(p[1], state.pending_values));
+  return at::matmul(p[0], readable(state, state.values)).add_(at::matmul(p[1], window_values));
 }
 
 // How many of `time` tokens belong to each chunk, the first of which has `row` tokens already.
@@ -237,8 +278,10 @@ PlainState PlainState::empty(const Tensor& k, const Tensor& v, const OvqOptions&
   PlainState state;
   state.options = options;
   state.keys = state.pending_keys = k.new_zeros({batch, heads, 0, k.size(3)});
-  state.values = state.pending_values = v.new_zeros({batch, heads, 0, v.size(3)});
-  state.counts = at::zeros({batch, heads, 0}, options.weighted ? k.options() : k.options().dtype(at::kLong));
+  const int64_t value_columns = v.size(3) + (options.trial == Trial::value_norms ? 1 : 0);
+  state.values = state.pending_values = v.new_zeros({batch, heads, 0, value_columns});
+  const bool real = options.weighted || options.trial == Trial::two_nearest;
+  state.counts = at::zeros({batch, heads, 0}, real ? k.options() : k.options().dtype(at::kLong));
   if (options.weighted) state.pending_weights = k.new_zeros({batch, heads, 0});
   return state;
 }
@@ -256,7 +299,7 @@ PlainResult plain_ovq_attention(const Tensor& q, const Tensor& k, const Tensor& 
   if (!sizes.empty()) {
     queries = pieces(q * beta.unsqueeze(-1));
     keys = pieces(k);
-    values = pieces(v);
+    values = pieces(options.trial == Trial::value_norms ? with_norms(v) : v);
     if (options.weighted) masses = pieces(weights);
   }
   std::vector<Tensor> outputs;
