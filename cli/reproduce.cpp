@@ -29,7 +29,7 @@ constexpr double kSecondsBetweenReports = 60;
 volatile std::sig_atomic_t stop_asked = 0;
 
 struct ReproduceArguments {
-  std::string set, out, runs, from;
+  std::string set, out, runs, from, data;
   experiments::Selection selection;
   int jobs = 0;
   bool dry_run = false, keep_runs = false, table = false;
@@ -100,6 +100,20 @@ std::vector<PlannedRun> make_plan(const ReproduceArguments& arguments) {
   return plan;
 }
 
+// Text that is still missing is made, or asked for.
+void make_corpora(const std::vector<PlannedRun>& plan, const std::string& data) {
+  for (const PlannedRun& run : plan) {
+    const auto& corpus = run.experiment.corpus;
+    if (!corpus || corpus->is_there() || run.finished()) continue;
+    if (data.empty())
+      throw UsageError(
+          fmt::format("{} is trained on text, and {} has none yet: name a folder with train/ and valid/ "
+                      "by --data",
+                      run.label, corpus->directory.string()));
+    corpus->make(data, [](const std::string& line) { fmt::print("{}\n", line); });
+  }
+}
+
 experiments::Workshop workshop(const ReproduceArguments& arguments, const bench::Machine& machine) {
   const json described{{"cpu", machine.cpu},
                        {"cores", machine.cores},
@@ -168,11 +182,14 @@ void run_again(const ReproduceArguments& arguments, const bench::Machine& machin
   const experiments::ExperimentResult before = experiments::read_result(arguments.from);
   const PlannedRun planned = planned_again(before, arguments.runs.empty() ? "runs/again" : arguments.runs);
   const experiments::Workshop here = workshop(arguments, machine);
-  for (const char* name : {"cpu", "isa", "blas", "openblas_coretype", "threads"}) {
+  for (const char* name : {"cpu", "isa", "blas", "blas_kernels", "threads"}) {
     if (before.machine.value(name, json()) != here.machine.value(name, json()))
       print_warning(fmt::format("{} was {}, is {}: the last digits may differ", name,
                                 before.machine.value(name, json()).dump(), here.machine.value(name, json()).dump()));
   }
+  make_corpora({planned}, arguments.data);
+  if (planned.experiment.corpus && planned.experiment.corpus->described() != before.corpus)
+    print_warning("the text is not the one of the result");
   experiments::Reproduction reproduction({planned}, here);
   run_all(reproduction, 1);
   const std::vector<std::string> lines = differences(before, experiments::read_result(planned.result));
@@ -207,6 +224,7 @@ void reproduce(ReproduceArguments arguments) {
              reproduction.done(), duration_text(reproduction.seconds_left(arguments.jobs)), arguments.jobs);
   std::fflush(stdout);
   if (arguments.dry_run) return;
+  make_corpora(plan, arguments.data);
   run_all(reproduction, arguments.jobs);
   fmt::print("\n{}", table_of(plan));
 }
@@ -224,6 +242,8 @@ void add_reproduce(CLI::App& app) {
   command->add_option("--only", arguments->selection.names, "Only these groups or experiments")->delimiter(',');
   command->add_option("--seeds", arguments->selection.seeds, "Only the first so many seeds; default: all")
       ->check(at_least(1));
+  command->add_option("--data", arguments->data, "Folder with train/ and valid/, for sets of experiments on text")
+      ->type_name("DIR");
   command->add_option("--out", arguments->out, "Directory of the results; default: results/<set>")->type_name("DIR");
   command->add_option("--runs", arguments->runs, "Directory of the runs; default: runs/<set>")->type_name("DIR");
   command->add_option("--jobs", arguments->jobs, "Runs at a time, one thread each; default: all cores")

@@ -152,6 +152,7 @@ void ActiveRun::finish() {
                           .metric = tasks::metric_name(run.description().metric),
                           .codebooks = codebook_curve(run.metrics()),
                           .evaluations = evaluations_};
+  if (planned_.experiment.corpus) result.corpus = planned_.experiment.corpus->described();
   if (made_here()) {
     std::ifstream in(marker());
     const json mark = json::parse(in);

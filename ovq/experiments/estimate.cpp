@@ -59,12 +59,12 @@ double evaluation_flops(const EvaluationRequest& request, const train::RunOption
 
 }  // namespace
 
-RunEstimate estimate_run(const train::RunOptions& options, const std::vector<EvaluationRequest>& requests) {
-  const auto task = train::make_task(options);
-  const models::ModelConfig config = train::model_config(options, task->vocab());
+RunEstimate estimate_run(const Experiment& experiment, const train::RunOptions& options) {
+  const auto task = experiment.task_for_sizes(options);
+  const models::ModelConfig config = experiment.model_config(options);
   RunEstimate estimate{.training = training_flops(options, config) / kTrainingFlopsPerSecond};
   for (const train::Phase& phase : train::phases_of(options)) estimate.tokens += phase.steps * phase.tokens_per_step;
-  for (const EvaluationRequest& request : requests)
+  for (const EvaluationRequest& request : experiment.evaluations)
     estimate.evaluation += evaluation_flops(request, options, config, *task) / kEvaluationFlopsPerSecond;
   return estimate;
 }

@@ -12,6 +12,6 @@ struct RunEstimate {
   double total() const { return training + evaluation; }
 };
 
-RunEstimate estimate_run(const train::RunOptions& options, const std::vector<EvaluationRequest>& requests);
+RunEstimate estimate_run(const Experiment& experiment, const train::RunOptions& options);
 
 }  // namespace ovq::experiments

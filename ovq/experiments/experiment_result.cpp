@@ -24,6 +24,7 @@ ExperimentResult result_from_json(const json& object) {
       .commit = object.value("commit", json()).is_string() ? object["commit"].get<std::string>() : "",
       .evaluated_by = object.at("evaluated_by"),
       .machine = object.at("machine"),
+      .corpus = object.value("corpus", json()),
       .training = {.steps = training.at("steps"), .tokens = training.at("tokens"), .seconds = training.at("seconds")},
       .evaluation_seconds = object.at("evaluation_seconds"),
       .metric = object.at("metric"),
@@ -62,6 +63,7 @@ json to_json(const ExperimentResult& result) {
       {"evaluations", result.evaluations}};
   if (!result.codebooks.empty()) object["codebooks"] = result.codebooks;
   if (!result.search.is_null()) object["search"] = result.search;
+  if (!result.corpus.is_null()) object["corpus"] = result.corpus;
   return object;
 }
 

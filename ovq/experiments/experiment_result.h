@@ -21,6 +21,7 @@ struct ExperimentResult {
   std::string commit;                       // of the program that trained; empty: the run was found, not made
   std::string evaluated_by;                 // commit of the program that evaluated
   json machine;
+  json corpus;  // what it was trained on (Corpus::described); null: no text
   train::TrainingCost training;
   double evaluation_seconds = 0;
   std::string metric;             // "accuracy" or "loss": what counts in `evaluations`

@@ -78,6 +78,10 @@ RateSearch search_from_json(const json& object, const FieldPlace& place) {
   RateSearch search;
   read_list(reader, "learning_rates", search.learning_rates, is_positive, "positive numbers");
   read_list(reader, "seeds", search.seeds, is_natural, "integers of at least 0");
+  if (const json* options = reader.find("options")) {
+    if (!options->is_object()) reader.fail("options", *options, "an object");
+    search.options = *options;
+  }
   reader.finish();
   if (search.learning_rates.empty()) reader.fail("learning_rates", json(), "a list of positive numbers");
   if (search.seeds.empty()) reader.fail("seeds", json(), "a list of integers of at least 0");
@@ -104,10 +108,15 @@ void check_experiment(Experiment& experiment) {
           " is given; an experiment trains from its seeds, for all its steps");
   }
   const train::RunOptions options = experiment.run_options(experiment.seeds.front());
-  const auto task = tasks::describe_task(options.task, options.task_options);
-  if (train::dictionary_of(train::model_config(options, task.vocab())) == nullptr)
-    drop_dictionary_sizes(experiment.evaluations);
+  check(!experiment.corpus || options.task == "text", "experiment", "task is ", options.task,
+        "; must be text in a set with a corpus");
+  if (train::dictionary_of(experiment.model_config(options)) == nullptr) drop_dictionary_sizes(experiment.evaluations);
   if (!experiment.search) return;
+  experiment.search_options(experiment.search->seeds.front(), experiment.search->learning_rates.front());
+  for (const char* name : {"seed", "learning_rate"}) {
+    check(!experiment.search->options.contains(name), "experiment", "search.options.", name,
+          " is given; it has a list of its own");
+  }
   check(!experiment.options.contains("learning_rate"), "experiment",
         "options.learning_rate is given; the group's search is to find it");
   for (const uint64_t seed : experiment.search->seeds) {
@@ -116,9 +125,10 @@ void check_experiment(Experiment& experiment) {
   }
 }
 
-std::vector<Experiment> group_from_json(const json& object, const std::string& op, const std::string& path) {
+std::vector<Experiment> group_from_json(const json& object, const std::string& op, const std::string& path,
+                                        const std::optional<Corpus>& corpus) {
   FieldReader reader(object, FieldPlace{.op = op, .path = path});
-  Experiment common{.group = read_name(reader)};
+  Experiment common{.group = read_name(reader), .corpus = corpus};
   read_common(reader, op, path, common);
   if (const json* search = reader.find("search"))
     common.search = search_from_json(*search, {.op = op, .path = path + ".search"});
@@ -133,6 +143,7 @@ std::vector<Experiment> group_from_json(const json& object, const std::string& o
     experiment.name = read_name(own);
     read_common(own, op, place, experiment);
     own.finish();
+    if (corpus) experiment.options["task_options"].update(corpus->task_options());
     try {
       check_experiment(experiment);
     } catch (const std::exception& error) {
@@ -178,6 +189,22 @@ train::RunOptions Experiment::run_options(uint64_t seed, std::optional<double> l
   return train::resolved(train::run_options_from_json(all));
 }
 
+train::RunOptions Experiment::search_options(uint64_t seed, double learning_rate) const {
+  Experiment shorter = *this;
+  shorter.options.merge_patch(search->options);
+  return shorter.run_options(seed, learning_rate);
+}
+
+std::unique_ptr<tasks::Task> Experiment::task_for_sizes(const train::RunOptions& options) const {
+  train::RunOptions known = options;
+  if (corpus) known.task_options["tokenizer"] = "bytes";
+  return train::make_task(known);
+}
+
+models::ModelConfig Experiment::model_config(const train::RunOptions& options) const {
+  return train::model_config(options, corpus ? corpus->tokenizer.vocab : task_for_sizes(options)->vocab());
+}
+
 ExperimentSet read_experiment_set(const std::filesystem::path& file) {
   const json object = parse_file(file);
   const std::string op = file.string();
@@ -185,11 +212,14 @@ ExperimentSet read_experiment_set(const std::filesystem::path& file) {
   try {
     FieldReader reader(object, FieldPlace{.op = op, .path = ""});
     const json* groups = find_array(reader, "groups", "a list of groups");
+    if (const json* corpus = reader.find("corpus"))
+      set.corpus = corpus_from_json(*corpus, {.op = op, .path = "corpus"}, set.name);
     reader.finish();
     if (groups == nullptr) reader.fail("groups", json(), "a list of groups");
     std::set<std::string> ids;
     for (size_t i = 0; i < groups->size(); ++i) {
-      for (Experiment& experiment : group_from_json((*groups)[i], op, "groups[" + std::to_string(i) + "]")) {
+      for (Experiment& experiment :
+           group_from_json((*groups)[i], op, "groups[" + std::to_string(i) + "]", set.corpus)) {
         check(ids.insert(experiment.id()).second, op.c_str(), experiment.id(), " is there twice");
         set.experiments.push_back(std::move(experiment));
       }

@@ -9,7 +9,8 @@
 //
 // `options` are those of `ovq train` as run.json names them; an experiment's are merged over its group's, and its
 // `shows`, `claims`, `seeds` and `evaluations` stand in for them. The search belongs to the group alone: every rival
-// gets the same.
+// gets the same; its own `options`, such as fewer steps, stand over those of the experiments. A set of the task `text`
+// has a `corpus` beside its groups.
 #pragma once
 
 #include <cstdint>
@@ -18,6 +19,7 @@
 #include <string>
 #include <vector>
 
+#include "ovq/experiments/corpus.h"
 #include "ovq/train/options.h"
 
 namespace ovq::experiments {
@@ -38,7 +40,8 @@ struct EvaluationRequest {
 // Every rate is trained with every seed; the one with the best mean metric is used for the seeds that are reported.
 struct RateSearch {
   std::vector<double> learning_rates;
-  std::vector<uint64_t> seeds;  // none of those reported
+  std::vector<uint64_t> seeds;    // none of those reported
+  json options = json::object();  // over the experiment's
 };
 
 struct Experiment {
@@ -48,14 +51,21 @@ struct Experiment {
   std::vector<EvaluationRequest> evaluations;  // a model without dictionaries is not asked for their sizes
   std::vector<uint64_t> seeds;
   std::optional<RateSearch> search;
+  std::optional<Corpus> corpus;  // of the set; need not be there before the runs are made
 
   std::string id() const { return group + "/" + name; }
   // Resolved; with a learning rate other than that of `options` if one is given.
   train::RunOptions run_options(uint64_t seed, std::optional<double> learning_rate = std::nullopt) const;
+  // The same for a run of the search.
+  train::RunOptions search_options(uint64_t seed, double learning_rate) const;
+  // Of the task with these options; for its sizes, since a corpus may be missing.
+  std::unique_ptr<tasks::Task> task_for_sizes(const train::RunOptions& options) const;
+  models::ModelConfig model_config(const train::RunOptions& options) const;
 };
 
 struct ExperimentSet {
   std::string name;  // that of the file
+  std::optional<Corpus> corpus;
   std::vector<Experiment> experiments;
 };
 

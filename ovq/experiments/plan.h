@@ -30,7 +30,9 @@ struct PlannedRun {
   std::filesystem::path result;         // the file
 
   bool has_rate() const { return !experiment.search || learning_rate.has_value(); }
-  train::RunOptions options() const { return experiment.run_options(seed, learning_rate); }
+  train::RunOptions options() const {
+    return tuning ? experiment.search_options(seed, *learning_rate) : experiment.run_options(seed, learning_rate);
+  }
   // The result file if it is there and answers what is asked.
   std::optional<ExperimentResult> finished() const;
 };

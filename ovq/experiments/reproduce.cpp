@@ -30,7 +30,7 @@ Reproduction::Reproduction(std::vector<PlannedRun> plan, Workshop workshop) : wo
   for (PlannedRun& planned : plan) {
     const train::RunOptions options = planned.options();
     const double begun = static_cast<double>(steps_before(planned)) / static_cast<double>(options.steps);
-    Job job{.estimate = estimate_run(options, planned.experiment.evaluations)};
+    Job job{.estimate = estimate_run(planned.experiment, options)};
     job.seconds_before = std::min(1.0, begun) * job.estimate.training;
     if (planned.finished()) job.state = State::done;
     job.planned = std::move(planned);
@@ -208,6 +208,7 @@ PlannedRun planned_again(const ExperimentResult& result, const std::filesystem::
                                 .evaluations = result.requests,
                                 .seeds = {result.options.seed}},
                  .seed = result.options.seed};
+  if (!result.corpus.is_null()) run.experiment.corpus = corpus_of_result(result.corpus, result.options.task_options);
   run.label = fmt::format("{}-{}", run.experiment.id(), run.seed);
   run.directory = runs / run.label;
   run.result = runs / (run.label + ".json");

@@ -44,6 +44,39 @@ TEST(ExperimentSet, ExperimentsStandOverTheirGroup) {
   EXPECT_EQ(nope.evaluations[0].lengths, (std::vector<int64_t>{16, 32}));
 }
 
+TEST(ExperimentSet, TheSearchHasOptionsOfItsOwn) {
+  const TemporaryDirectory directory;
+  json set = short_set();
+  set["groups"][0]["search"] = {{"learning_rates", {1e-3}}, {"seeds", {0}}, {"options", {{"steps", 2}}}};
+  const Experiment ovq = read_experiment_set(write_set(directory, set)).experiments[0];
+  EXPECT_EQ(ovq.search_options(0, 1e-3).steps, 2);
+  EXPECT_EQ(ovq.search_options(0, 1e-3).learning_rate, 1e-3);
+  EXPECT_EQ(ovq.search_options(0, 1e-3).task_options["key_length"], 1);
+  EXPECT_EQ(ovq.run_options(3).steps, 4);
+}
+
+// What a set asks of its text is known before there is any.
+TEST(ExperimentSet, ACorpusNeedNotBeThere) {
+  const TemporaryDirectory directory;
+  const json text = json::parse(R"({"corpus": {"vocab": 300}, "groups": [{
+    "name": "books", "seeds": [3], "options": {"task": "text", "task_options": {"bin": 16}},
+    "evaluations": [{"lengths": [64], "rows": 4}],
+    "experiments": [{"name": "sw-ovq", "options": {"model": "sw-ovq"}}]}]})");
+  const ExperimentSet set = read_experiment_set(write_set(directory, text));
+  ASSERT_TRUE(set.corpus);
+  EXPECT_EQ(set.corpus->directory, "runs/short/corpus");
+  EXPECT_FALSE(set.corpus->is_there());
+  const train::RunOptions options = set.experiments[0].run_options(3);
+  EXPECT_EQ(options.task_options["train"], "runs/short/corpus/train.tokens");
+  EXPECT_EQ(options.task_options["bin"], 16);
+  EXPECT_EQ(set.experiments[0].model_config(options).vocab_size, 300);
+
+  json other = text;
+  other["groups"][0]["options"]["task"] = "recall";
+  other["groups"][0]["options"]["task_options"] = json::object();
+  EXPECT_THROW(read_experiment_set(write_set(directory, other)), DataError);
+}
+
 TEST(ExperimentSet, SaysWhatIsWrongWithAFile) {
   const TemporaryDirectory directory;
   const auto error = [&](const std::function<void(json&)>& spoil) {

@@ -101,5 +101,36 @@ grep -q '"learning_rate": 0.002' results/search/pair/sw-nope-3.json || failed 't
 rm -r results/search/pair/search
 expect 0 '1 runs, 1 of them done' "$ovq" reproduce search.json --seeds 1 --only sw-nope
 
+# On text, which is cut into tokens once; the search has fewer steps than the runs that are reported.
+mkdir -p books/train books/valid
+for part in train/one train/two valid/three; do
+  awk -v seed="${#part}" 'BEGIN {
+    srand(seed)
+    split("the a sea old ship captain saw lost under storm night and went home with her brother", words, " ")
+    for (i = 0; i < 4000; ++i) printf "%s%s", words[1 + int(rand() * 16)], i % 12 == 11 ? ".\n" : " "
+  }' >"books/$part.txt"
+done
+cat >experiments/books.json <<'SET'
+{"corpus": {"vocab": 300}, "groups": [{
+  "name": "text", "seeds": [3],
+  "options": {"task": "text", "scale": "tiny", "steps": 6, "tokens_per_step": 256, "lengths": [32], "warmup": 2,
+              "eval_every": 0, "eval_rows": 2, "task_options": {"min_document": 0, "bin": 16}},
+  "search": {"learning_rates": [1e-3, 2e-3], "seeds": [0], "options": {"steps": 3}},
+  "evaluations": [{"lengths": [64], "rows": 4, "groups": true}],
+  "experiments": [{"name": "sw-ovq", "options": {"model": "sw-ovq"}}]}]}
+SET
+expect 0 '3 runs, 0 of them done' "$ovq" reproduce books --dry-run
+expect 2 'name a folder with train/ and valid/ by --data' "$ovq" reproduce books
+expect 2 'books/train has no folder train/; must have train/ and valid/' "$ovq" reproduce books --data books/train
+expect 0 '| sw-ovq | ' "$ovq" reproduce books --data books --jobs 2
+grep -q '"steps": 3' results/books/text/search/sw-ovq-rate-0.002-0.json || failed 'the search has not its own steps'
+grep -q '"steps": 6' results/books/text/sw-ovq-3.json || failed 'the run has not its own steps'
+grep -q '"groups"' results/books/text/sw-ovq-3.json || failed 'the loss is not there by position'
+expect 0 'every number equal' "$ovq" reproduce --from results/books/text/sw-ovq-3.json
+rm -r runs/books
+expect 2 'name a folder with train/ and valid/ by --data' "$ovq" reproduce --from results/books/text/sw-ovq-3.json
+expect 0 'every number equal' "$ovq" reproduce --from results/books/text/sw-ovq-3.json --data books
+expect 0 '1 runs, 1 of them done' "$ovq" reproduce books
+
 ((failures == 0)) && echo "all as expected"
 exit $((failures > 0))

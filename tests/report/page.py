@@ -54,6 +54,7 @@ def evaluations_of(experiment: dict, seed: int) -> list:
             if lines:
                 continue
             choices = [{"centroids": 0}]
+        choices = choices or [{"centroids": 256}]  # that of training
         for length, task_options in settings:
             for choice in choices:
                 slope = len(options["model"]) / 2e5

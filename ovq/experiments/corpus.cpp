@@ -1,0 +1,88 @@
+#include "ovq/experiments/corpus.h"
+
+#include <fmt/format.h>
+
+#include <array>
+
+#include "ovq/base/error.h"
+#include "ovq/base/files/durable.h"
+#include "ovq/text/token_file.h"
+
+namespace ovq::experiments {
+
+using nlohmann::json;
+namespace fs = std::filesystem;
+
+namespace {
+
+constexpr const char* kTokenizer = "tokenizer.model";
+
+// A part of the data: its folder, and the option of the task that names its tokens.
+struct Part {
+  const char* folder;
+  const char* option;
+  fs::path tokens(const fs::path& directory) const { return directory / (std::string(folder) + ".tokens"); }
+};
+constexpr std::array<Part, 2> kParts = {{{"train", "train"}, {"valid", "test"}}};
+
+}  // namespace
+
+bool Corpus::is_there() const {
+  bool all = fs::exists(directory / kTokenizer);
+  for (const Part& part : kParts) all = all && fs::exists(part.tokens(directory));
+  return all;
+}
+
+json Corpus::task_options() const {
+  json options = {{"tokenizer", directory / kTokenizer}};
+  for (const Part& part : kParts) options[part.option] = part.tokens(directory);
+  return options;
+}
+
+void Corpus::make(const fs::path& data, const std::function<void(const std::string&)>& say) const {
+  for (const Part& part : kParts) {
+    check(fs::is_directory(data / part.folder), "corpus", data.string(), " has no folder ", part.folder,
+          "/; must have train/ and valid/ with .txt files");
+  }
+  fs::create_directories(directory);
+  const fs::path model = directory / kTokenizer;
+  if (!fs::exists(model)) {
+    files::write_file_durably(model, text::train_tokenizer({(data / kParts[0].folder).string()}, tokenizer));
+    say(fmt::format("{}: {} tokens", model.string(), tokenizer.vocab));
+  }
+  const auto made = text::make_tokenizer(model);
+  for (const Part& part : kParts) {
+    const fs::path file = part.tokens(directory);
+    if (fs::exists(file)) continue;
+    const auto report = text::write_token_file(file, *made, {(data / part.folder).string()});
+    say(fmt::format("{}: {} tokens of {} documents", file.string(), report.tokens, report.documents));
+  }
+}
+
+json Corpus::described() const {
+  json object = {{"made_with", fields_to_json(tokenizer)},
+                 {"tokenizer", text::make_tokenizer(directory / kTokenizer)->identity()}};
+  for (const Part& part : kParts) {
+    const text::TokenFile file(part.tokens(directory));
+    object[part.folder] = {{"tokens", file.tokens()}, {"documents", file.documents().size()}};
+  }
+  return object;
+}
+
+Corpus corpus_from_json(const json& object, const FieldPlace& place, const std::string& set) {
+  Corpus corpus{.directory = fs::path("runs") / set / "corpus"};
+  FieldReader reader(object, place);
+  list_fields(reader, corpus.tokenizer);
+  reader.finish();
+  return corpus;
+}
+
+Corpus corpus_of_result(const json& described, const json& task_options) {
+  Corpus corpus{.directory = fs::path(task_options.at("tokenizer").get<std::string>()).parent_path()};
+  FieldReader reader(described.at("made_with"), FieldPlace{.op = "result", .path = "corpus.made_with"});
+  list_fields(reader, corpus.tokenizer);
+  reader.finish();
+  return corpus;
+}
+
+}  // namespace ovq::experiments
