@@ -6,6 +6,7 @@
 
 #include "ovq/kernels/checks.h"
 #include "ovq/kernels/simd/read_kernels.h"
+#include "ovq/kernels/small_rows.h"
 
 namespace ovq::kernels {
 namespace {
