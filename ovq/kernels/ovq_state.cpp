@@ -11,15 +11,20 @@
 namespace ovq::kernels {
 namespace {
 
-// Rows [0, count) of each of `heads` blocks of `stride`-wide rows, moved to blocks of another capacity.
+// Rows [0, count) of each of `heads` blocks of `stride`-wide rows, copied to blocks of another capacity.
+template <class T>
+void copy_blocks(const T* old, T* grown, int64_t heads, int64_t old_rows, int64_t new_rows, int64_t count,
+                 int64_t stride) {
+  for (int64_t head = 0; head < heads && count > 0; ++head) {
+    std::memcpy(grown + head * new_rows * stride, old + head * old_rows * stride, count * stride * sizeof(T));
+  }
+}
+
 template <class T>
 Buffer<T> regrow(const Buffer<T>& old, int64_t heads, int64_t old_rows, int64_t new_rows, int64_t count, int64_t stride,
                  Lifetime lifetime) {
   Buffer<T> grown(heads * new_rows * stride, lifetime);
-  for (int64_t head = 0; head < heads && count > 0; ++head) {
-    std::memcpy(grown.data() + head * new_rows * stride, old.data() + head * old_rows * stride,
-                count * stride * sizeof(T));
-  }
+  copy_blocks(old.data(), grown.data(), heads, old_rows, new_rows, count, stride);
   return grown;
 }
 
@@ -49,9 +54,8 @@ OvqState::OvqState(const OvqShape& shape, const OvqOptions& options, StateDtype 
 }
 
 int64_t OvqState::nbytes() const {
-  return keys_.nbytes() + values_.nbytes() + narrow_keys_.nbytes() + narrow_values_.nbytes() + counts_.nbytes() +
-         weights_.nbytes() + log_counts_.nbytes() + rotated_.nbytes() + best_similarity_.nbytes() +
-         best_centroid_.nbytes();
+  return keys_.nbytes() + values_.nbytes() + narrow_.nbytes() + counts_.nbytes() + weights_.nbytes() +
+         log_counts_.nbytes() + rotated_.nbytes() + best_similarity_.nbytes() + best_centroid_.nbytes();
 }
 
 int64_t OvqState::nbytes_after(const OvqShape& shape, const OvqOptions& options, int64_t tokens, StateDtype dtype) {
@@ -71,10 +75,14 @@ int64_t OvqState::nbytes_after(const OvqShape& shape, const OvqOptions& options,
   return shape.batch * shape.kv_heads * (of_rows + of_window);
 }
 
+Bfloat16* OvqState::first_narrow_value() const {
+  return narrow_.data() + shape_.batch * shape_.kv_heads * centroids_ * detail::padded(shape_.key_dim);
+}
+
 template <class T>
-View<const T> OvqState::rows(const Buffer<T>& data, int64_t capacity, int64_t dim, int64_t first, int64_t count) const {
+View<const T> OvqState::rows(const T* data, int64_t capacity, int64_t dim, int64_t first, int64_t count) const {
   const int64_t stride = detail::padded(dim);
-  return {data.data() == nullptr ? nullptr : data.data() + first * stride,
+  return {data == nullptr ? nullptr : data + first * stride,
           shape_.batch,
           count,
           shape_.kv_heads,
@@ -85,7 +93,7 @@ View<const T> OvqState::rows(const Buffer<T>& data, int64_t capacity, int64_t di
 }
 
 View<const float> OvqState::pending_rows(const Buffer<float>& data, int64_t dim) const {
-  return rows(data, narrow() ? window_ : capacity_, dim, narrow() ? 0 : size_, pending());
+  return rows<float>(data.data(), narrow() ? window_ : capacity_, dim, narrow() ? 0 : size_, pending());
 }
 
 View<const float> OvqState::weight_rows(int64_t first, int64_t count) const {
@@ -101,19 +109,19 @@ View<const float> OvqState::weight_rows(int64_t first, int64_t count) const {
 
 View<const float> OvqState::keys() const {
   check(!narrow(), "OvqState::keys", "the centroids are stored as bfloat16; must be float32");
-  return rows(keys_, capacity_, shape_.key_dim, 0, size_);
+  return rows<float>(keys_.data(), capacity_, shape_.key_dim, 0, size_);
 }
 View<const float> OvqState::values() const {
   check(!narrow(), "OvqState::values", "the centroids are stored as bfloat16; must be float32");
-  return rows(values_, capacity_, shape_.value_dim, 0, size_);
+  return rows<float>(values_.data(), capacity_, shape_.value_dim, 0, size_);
 }
 View<const Bfloat16> OvqState::narrow_keys() const {
   check(narrow(), "OvqState::narrow_keys", "the centroids are stored as float32; must be bfloat16");
-  return rows(narrow_keys_, centroids_, shape_.key_dim, 0, size_);
+  return rows<Bfloat16>(narrow_.data(), centroids_, shape_.key_dim, 0, size_);
 }
 View<const Bfloat16> OvqState::narrow_values() const {
   check(narrow(), "OvqState::narrow_values", "the centroids are stored as float32; must be bfloat16");
-  return rows(narrow_values_, centroids_, shape_.value_dim, 0, size_);
+  return rows<Bfloat16>(first_narrow_value(), centroids_, shape_.value_dim, 0, size_);
 }
 View<const float> OvqState::pending_keys() const { return pending_rows(keys_, shape_.key_dim); }
 View<const float> OvqState::pending_values() const { return pending_rows(values_, shape_.value_dim); }
@@ -137,12 +145,15 @@ void OvqState::resize(int64_t centroids, int64_t rows, int64_t window) {
   const int64_t used = size_ + pending();
   // Everything is allocated before anything changes: running out of memory leaves the state as it was.
   Buffer<float> keys, values;
-  Buffer<Bfloat16> narrow_keys, narrow_values;
+  Buffer<Bfloat16> narrow_rows;
   if (narrow()) {
     keys = regrow(keys_, heads, window_, window, pending(), key_stride, lifetime_);
     values = regrow(values_, heads, window_, window, pending(), value_stride, lifetime_);
-    narrow_keys = regrow(narrow_keys_, heads, centroids_, centroids, size_, key_stride, lifetime_);
-    narrow_values = regrow(narrow_values_, heads, centroids_, centroids, size_, value_stride, lifetime_);
+    // One buffer: half of it would seldom be large enough for huge pages, without which decode loses a quarter.
+    narrow_rows = Buffer<Bfloat16>(heads * centroids * (key_stride + value_stride), lifetime_);
+    copy_blocks(narrow_.data(), narrow_rows.data(), heads, centroids_, centroids, size_, key_stride);
+    copy_blocks(first_narrow_value(), narrow_rows.data() + heads * centroids * key_stride, heads, centroids_, centroids,
+                size_, value_stride);
   } else {
     keys = regrow(keys_, heads, capacity_, rows, used, key_stride, lifetime_);
     values = regrow(values_, heads, capacity_, rows, used, value_stride, lifetime_);
@@ -162,8 +173,7 @@ void OvqState::resize(int64_t centroids, int64_t rows, int64_t window) {
   if (options_.rope) rotated = regrow(rotated_, heads, window_, window, pending(), key_stride, lifetime_);
   keys_ = std::move(keys);
   values_ = std::move(values);
-  narrow_keys_ = std::move(narrow_keys);
-  narrow_values_ = std::move(narrow_values);
+  narrow_ = std::move(narrow_rows);
   counts_ = std::move(counts);
   weights_ = std::move(weights);
   log_counts_ = std::move(log_counts);
@@ -196,8 +206,8 @@ OvqHead OvqState::head(int64_t batch, int64_t head) const {
   result.keys = keys_.data() + index * capacity * result.key_stride;
   result.values = values_.data() + index * capacity * result.value_stride;
   if (narrow()) {
-    result.narrow_keys = narrow_keys_.data() + index * centroids_ * result.key_stride;
-    result.narrow_values = narrow_values_.data() + index * centroids_ * result.value_stride;
+    result.narrow_keys = narrow_.data() + index * centroids_ * result.key_stride;
+    result.narrow_values = first_narrow_value() + index * centroids_ * result.value_stride;
   }
   if (options_.weighted) {
     result.weights = weights_.data() + index * capacity_;

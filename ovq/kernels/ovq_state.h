@@ -100,9 +100,10 @@ class OvqState {
  private:
   bool narrow() const { return dtype_ == StateDtype::bfloat16; }
   void resize(int64_t centroids, int64_t rows, int64_t window);
+  Bfloat16* first_narrow_value() const;
   // Rows of `data`, of which each head has `capacity`.
   template <class T>
-  View<const T> rows(const Buffer<T>& data, int64_t capacity, int64_t dim, int64_t first, int64_t count) const;
+  View<const T> rows(const T* data, int64_t capacity, int64_t dim, int64_t first, int64_t count) const;
   View<const float> pending_rows(const Buffer<float>& data, int64_t dim) const;
   View<const float> weight_rows(int64_t first, int64_t count) const;
 
@@ -116,7 +117,7 @@ class OvqState {
   int64_t window_ = 0;           // of them for pending tokens
   int64_t centroids_ = 0;        // with bfloat16: of them for centroids
   Buffer<float> keys_, values_;  // with bfloat16 of the pending tokens alone
-  Buffer<Bfloat16> narrow_keys_, narrow_values_;
+  Buffer<Bfloat16> narrow_;      // with bfloat16 the centroids: keys of all heads, then values
   Buffer<float> log_counts_, rotated_, best_similarity_;
   Buffer<int64_t> counts_;  // without weights
   Buffer<float> weights_;   // with weights
