@@ -3,6 +3,7 @@
 #include <cstring>
 #include <fstream>
 #include <sstream>
+#include <type_traits>
 #include <vector>
 
 #include "ovq/base/error.h"
@@ -14,23 +15,25 @@ namespace {
 using at::Tensor;
 
 // [B, H, n, D]; of weights, which have no D, [B, H, n]
-Tensor view_into(const std::shared_ptr<kernels::OvqState>& state, const kernels::View<const float>& view,
+template <class T>
+Tensor view_into(const std::shared_ptr<kernels::OvqState>& state, const kernels::View<const T>& view,
                  bool weights = false) {
+  const at::ScalarType type = std::is_same_v<T, float> ? at::kFloat : at::kBFloat16;
   std::vector<int64_t> sizes = {view.batch, view.heads, view.time, view.dim};
   std::vector<int64_t> strides = {view.batch_stride, view.head_stride, view.time_stride, 1};
   if (weights) {
     sizes.pop_back();
     strides.pop_back();
   }
-  if (view.data == nullptr || view.time == 0) return at::empty(sizes, at::kFloat);
+  if (view.data == nullptr || view.time == 0) return at::empty(sizes, type);
   return at::from_blob(
-      const_cast<float*>(view.data), sizes, strides, [state](void*) {}, at::TensorOptions().dtype(at::kFloat));
+      const_cast<T*>(view.data), sizes, strides, [state](void*) {}, at::TensorOptions().dtype(type));
 }
 
 void require_fused(const State& state, const char* what) {
   if (state.fused()) return;
   fail(what, "the state lives on ", state.plain().keys.device().str(), " as ",
-       c10::toString(state.plain().keys.scalar_type()), "; only float32 states on the CPU have a file format");
+       c10::toString(state.plain().keys.scalar_type()), "; only states of the fused kernels have a file format");
 }
 
 std::vector<Tensor*> tensors_of(PlainState& state) {
@@ -64,8 +67,9 @@ StateTensors StateTensors::from(at::TensorList list) {
 }
 
 StateTensors views_of(const std::shared_ptr<kernels::OvqState>& state) {
-  StateTensors views = {view_into(state, state->keys()),
-                        view_into(state, state->values()),
+  const bool narrow = state->dtype() == kernels::StateDtype::bfloat16;
+  StateTensors views = {narrow ? view_into(state, state->narrow_keys()) : view_into(state, state->keys()),
+                        narrow ? view_into(state, state->narrow_values()) : view_into(state, state->values()),
                         view_into(state, state->pending_keys()),
                         view_into(state, state->pending_values()),
                         {},
@@ -94,6 +98,11 @@ int64_t State::nbytes() const {
   PlainState plain = plain_;
   for (const Tensor* x : tensors_of(plain)) bytes += static_cast<int64_t>(x->numel() * x->element_size());
   return bytes;
+}
+
+at::ScalarType State::dtype() const {
+  if (!fused()) return plain_.keys.scalar_type();
+  return kernel_->dtype() == kernels::StateDtype::bfloat16 ? at::kBFloat16 : at::kFloat;
 }
 
 StateTensors State::tensors() const {
@@ -143,6 +152,14 @@ c10::intrusive_ptr<State> State::detach() const {
   PlainState copy = plain_;
   for (Tensor* x : tensors_of(copy)) *x = x->detach();
   return c10::make_intrusive<State>(copy);
+}
+
+c10::intrusive_ptr<State> State::to(kernels::StateDtype dtype) const {
+  if (!fused()) {
+    fail("State.to", "the state lives on ", plain_.keys.device().str(), " as ",
+         c10::toString(plain_.keys.scalar_type()), "; only states of the fused kernels are stored as ", name_of(dtype));
+  }
+  return c10::make_intrusive<State>(std::make_shared<kernels::OvqState>(kernel_->to(dtype)), StateTensors{});
 }
 
 void State::save(const std::string& path) const {

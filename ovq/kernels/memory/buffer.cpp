@@ -113,7 +113,7 @@ void* allocate(size_t bytes, Lifetime lifetime) {
   void* pointer = nullptr;
   if (is_pooled(bytes, lifetime)) {
     pointer = pool().take(whole_huge_pages(bytes));
-  } else if (bytes >= 2 * kHugePage) {
+  } else if (bytes >= kHugePage) {
     pointer = allocate_huge(bytes);
   } else if (posix_memalign(&pointer, kAlignment, bytes) != 0) {
     throw std::bad_alloc();
