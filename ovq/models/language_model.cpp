@@ -7,6 +7,8 @@
 #include "ovq/base/error.h"
 #include "ovq/base/random.h"
 #include "ovq/nn/parameters.h"
+#include "ovq/nn/replaced.h"
+#include "ovq/ops/output_memory.h"
 
 namespace ovq::models {
 namespace {
@@ -30,6 +32,12 @@ bool ends_residual(const std::string& name) {
 int64_t ModelState::nbytes() const {
   int64_t bytes = 0;
   for (const nn::MixerState& layer : layers) bytes += layer.nbytes();
+  return bytes;
+}
+
+int64_t ModelState::used_bytes() const {
+  int64_t bytes = 0;
+  for (const nn::MixerState& layer : layers) bytes += layer.used_bytes();
   return bytes;
 }
 
@@ -101,7 +109,8 @@ Tensor LanguageModel::run(const Tensor& tokens, const Tensor& positions, Mix&& m
   check(tokens.dim() == 2, "model", "tokens has ", tokens.dim(), " dimensions; must have 2: [batch, time]");
   TORCH_CHECK_TYPE(tokens.scalar_type() == at::kLong || tokens.scalar_type() == at::kInt, "[model] tokens has dtype ",
                    tokens.scalar_type(), "; must be int64 or int32");
-  Tensor x = embed(tokens);
+  // Of bfloat16 weights everything is computed in the norms' float32.
+  Tensor x = embed(tokens).to(nn::current(norm->weight).scalar_type());
   for (size_t layer = 0; layer < blocks_.size(); ++layer) {
     Block& block = *blocks_[layer];
     x = x + mix(layer, *block.mixer, block.mixer_norm(x));
@@ -197,6 +206,31 @@ int64_t LanguageModel::state_bytes(int64_t tokens) const {
   int64_t bytes = 0;
   for (const auto& block : blocks_) bytes += block->mixer->state_bytes(tokens);
   return bytes;
+}
+
+void LanguageModel::store_bfloat16_weights() {
+  const torch::NoGradGuard no_grad;
+  for (const auto& part : modules(false)) {
+    Tensor weight;
+    if (const auto* projection = dynamic_cast<const nn::ProjectionImpl*>(part.get())) weight = projection->weight;
+    if (const auto* embedding = dynamic_cast<const nn::TokenEmbeddingImpl*>(part.get())) weight = embedding->weight;
+    if (!weight.defined() || weight.scalar_type() != at::kFloat) continue;
+    const Tensor narrow = ops::empty_output(weight.sizes(), at::kBFloat16);
+    narrow.copy_(weight);
+    weight.set_data(narrow);
+  }
+}
+
+int64_t LanguageModel::weight_bytes() const {
+  int64_t bytes = 0;
+  for (const Tensor& x : parameters()) bytes += static_cast<int64_t>(x.nbytes());
+  for (const Tensor& x : buffers()) bytes += static_cast<int64_t>(x.nbytes());
+  return bytes;
+}
+
+int64_t LanguageModel::weight_bytes_per_token() const {
+  const Tensor& table = embed->weight;
+  return weight_bytes() - static_cast<int64_t>(table.nbytes()) * (table.size(0) - 1) / table.size(0);
 }
 
 std::shared_ptr<LanguageModel> make_model(const ModelConfig& config, uint64_t seed) {

@@ -20,6 +20,7 @@ struct ModelState {
 
   int64_t position() const { return layers.empty() ? 0 : layers.front().position; }
   int64_t nbytes() const;
+  int64_t used_bytes() const;  // without room to grow: what a token reads
   ModelState clone() const;
   // A copy to come back to. The dictionaries of OVQ-attention are shared until one of the two is written to: the copy
   // itself costs nothing for them, the next token that is read one copy of each.
@@ -75,6 +76,14 @@ class LanguageModel : public torch::nn::Module {
   void set_centroids(const std::map<std::string, int64_t>& by_mixer);  // as config().centroids() has them
   // Bytes of the states of one sequence after `tokens` tokens.
   int64_t state_bytes(int64_t tokens) const;
+
+  // Rounds the matrices of projections and embeddings to bfloat16 and stores them so: half the memory, and half of what
+  // a decoded token reads. Computed is in float32; a gradient is refused with std::invalid_argument. There is no way
+  // back.
+  void store_bfloat16_weights();
+  // Bytes of parameters and buffers; and of those that a token reads, which are all but the embedding's other rows.
+  int64_t weight_bytes() const;
+  int64_t weight_bytes_per_token() const;
 
   const ModelConfig& config() const { return config_; }
   const std::vector<std::shared_ptr<Block>>& blocks() const { return blocks_; }

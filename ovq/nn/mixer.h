@@ -27,6 +27,7 @@ struct MixerState {
   std::string layout;  // of the mixer that made it; empty: none has, or it comes from a file that does not say
 
   int64_t nbytes() const;       // memory held, room to grow included
+  int64_t used_bytes() const;   // without it: what a token reads
   MixerState clone() const;     // independent, outside of the autograd graph
   MixerState snapshot() const;  // the same, but the dictionary is shared until one of the two is written to
 };

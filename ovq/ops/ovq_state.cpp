@@ -95,6 +95,13 @@ int64_t State::nbytes() const {
   return bytes;
 }
 
+int64_t State::used_bytes() const {
+  if (!fused()) return nbytes();
+  const kernels::OvqShape& s = kernel_->shape();
+  const int64_t row = (s.key_dim + s.value_dim) * static_cast<int64_t>(sizeof(float)), heads = s.batch * s.kv_heads;
+  return heads * ((size() + kernel_->pending()) * row + size() * static_cast<int64_t>(sizeof(float)));
+}
+
 StateTensors State::tensors() const {
   if (!fused()) {
     return {plain_.keys,
