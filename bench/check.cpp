@@ -279,6 +279,34 @@ void check_ovq_decode(const Shape& shape, const OvqOptions& options) {
   require_output(inputs, o.view(), OvqTwins(inputs, assignments));
 }
 
+void check_ovq_rounded_decode(const Shape& shape, const OvqOptions& options) {
+  using kernels::StateDtype;
+  const Inputs tensors(shape, 3);
+  const Tensor o(shape), expected(shape);
+  const OvqInputs inputs = make_inputs(tensors, options);
+  const kernels::OvqShape of_state{.batch = 1, .kv_heads = shape.heads, .key_dim = shape.dim, .value_dim = shape.dim};
+  kernels::OvqState narrow(of_state, options, StateDtype::bfloat16), wide(of_state, options);
+  const auto read = [&](int64_t first, int64_t count, const Tensor& to, kernels::OvqState& state) {
+    OvqInputs part = inputs;
+    part.q = tensors.q.slice(first, count);
+    part.k = tensors.k.slice(first, count);
+    part.v = tensors.v.slice(first, count);
+    kernels::ovq_attention_forward(part, {.o = to.slice(first, count)}, std::span(&state, 1));
+  };
+  for (int64_t t = 0; t < shape.time; ++t) read(t, 1, o, narrow);
+  for (int64_t first = 0; first < shape.time; first += options.chunk) {
+    read(first, std::min(options.chunk, shape.time - first), expected, wide);
+    wide = wide.to(StateDtype::bfloat16).to(StateDtype::float32);
+  }
+  for (int64_t t = 0; t < shape.time; ++t) {
+    for (int64_t h = 0; h < shape.heads; ++h) {
+      const float *actual = o.view().row(0, t, h), *exact = expected.view().row(0, t, h);
+      if (std::equal(actual, actual + shape.dim, exact)) continue;
+      throw Mismatch(fmt::format("token {}, head {} differs from float32 with rounded writes", t, h));
+    }
+  }
+}
+
 void check_paper_baseline(const Shape& shape, const OvqOptions& options) {
   const Inputs tensors(shape, 4);
   const Tensor o(shape);

@@ -26,6 +26,8 @@ Shape checked_shape(Shape shape, int64_t chunk);
 void check_attention(const Shape& shape, int64_t window);                       // forward and backward
 void check_ovq(const Shape& shape, const kernels::OvqOptions& options);         // forward and backward, one pass
 void check_ovq_decode(const Shape& shape, const kernels::OvqOptions& options);  // one token at a time
+// The same with a dictionary stored as bfloat16: the bits of float32 whose dictionary is rounded after each write.
+void check_ovq_rounded_decode(const Shape& shape, const kernels::OvqOptions& options);
 void check_paper_baseline(const Shape& shape, const kernels::OvqOptions& options);
 
 }  // namespace ovq::bench

@@ -8,7 +8,7 @@
 #include <cstdint>
 #include <span>
 
-#include "ovq/kernels/bfloat16.h"
+#include "ovq/kernels/memory/bfloat16.h"
 
 namespace ovq::kernels {
 

@@ -47,7 +47,7 @@ void read_piece(const OvqRun& run, int64_t count, const Rows<float>& o, const Ro
     block.search_count = std::min(block_keys, searched - first_key);
     // With rope the searched keys are those of the previous chunk; both lie first behind the centroids.
     const int64_t row = run.chunk_row() + first_key;
-    block.search = dictionary.key(dictionary.size + row);
+    block.search = dictionary.pending_key(row);
     block.search_stride = dictionary.rows.key_stride;
     block.best_similarity = dictionary.rows.best_similarity + row;
     block.best_centroid = dictionary.rows.best_centroid + row;
@@ -133,7 +133,8 @@ void ovq_attention_forward(const OvqPlan& plan, const OvqInputs& in, const OvqOu
   for (ForwardMemory& own : memory) {
     own.team.resize(inside ? threads : 1);
     if (!states.empty()) continue;
-    own.scratch = std::make_unique<OvqState>(OvqShape{1, 1, in.k.dim, in.v.dim}, in.options, Lifetime::scratch);
+    own.scratch = std::make_unique<OvqState>(OvqShape{1, 1, in.k.dim, in.v.dim}, in.options, StateDtype::float32,
+                                             Lifetime::scratch);
     own.scratch->reserve(longest);
   }
   // Nothing can fail beyond this point but an allocation of scratch memory.

@@ -81,7 +81,8 @@ class HeadBackward {
       memory.scratch = call.saved.initial[sequence.state].copy_head(batch, kv_head);
       memory.scratch->set_centroids(call.in.options.centroids);
     } else if (!memory.scratch) {
-      memory.scratch.emplace(OvqShape{1, 1, call.in.k.dim, call.in.v.dim}, call.in.options, Lifetime::scratch);
+      memory.scratch.emplace(OvqShape{1, 1, call.in.k.dim, call.in.v.dim}, call.in.options, StateDtype::float32,
+                             Lifetime::scratch);
     } else {
       memory.scratch->reset();
     }
@@ -335,6 +336,10 @@ void ovq_attention_backward(const OvqPlan& plan, const OvqInputs& in, const OvqS
                             const OvqOutputGradients& outer, const OvqGradients& gradients) {
   check(plan.states == static_cast<int64_t>(saved.initial.size()), kBackward, "the plan is for ", plan.states,
         " states; there are ", saved.initial.size());
+  for (size_t i = 0; i < saved.initial.size(); ++i) {
+    check(saved.initial[i].dtype() == StateDtype::float32, kBackward, "states[", i, "] is stored as ",
+          name_of(saved.initial[i].dtype()), ", which is for inference; must be float32");
+  }
   const std::vector<OvqSequence>& sequences = plan.sequences;
   const std::shared_ptr<const RotaryTable> rotary = make_rotary(in, sequences);
   const BackwardCall call = {in, saved, outer, gradients, rotary.get()};

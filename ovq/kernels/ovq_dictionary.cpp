@@ -101,7 +101,8 @@ void found_farthest_first(const Dictionary& dictionary, const ChunkWrite& write,
   int64_t chosen = start;
   for (int64_t i = 0; i < write.new_count; ++i) {
     write.assignment[chosen] = kNone;
-    read_kernels().similarities(scratch.panels.data(), chunk, dictionary.key_dim, dictionary.key(chosen), similarity);
+    read_kernels().similarities(scratch.panels.data(), chunk, dictionary.key_dim, dictionary.pending_key(chosen),
+                                similarity);
     for (int64_t p = 0; p < chunk; ++p) nearest[p] = similarity[p] > nearest[p] ? similarity[p] : nearest[p];
     int64_t farthest = 0;
     while (farthest < chunk && write.assignment[farthest] == kNone) ++farthest;
@@ -126,7 +127,8 @@ void join_founders(const Dictionary& dictionary, const ChunkWrite& write, WriteS
   std::fill_n(nearest, chunk, kNegativeInfinity);
   for (int64_t founder = 0; founder < chunk; ++founder) {
     if (write.assignment[founder] >= 0) continue;
-    read_kernels().similarities(scratch.panels.data(), chunk, dictionary.key_dim, dictionary.key(founder), similarity);
+    read_kernels().similarities(scratch.panels.data(), chunk, dictionary.key_dim, dictionary.pending_key(founder),
+                                similarity);
     for (int64_t p = 0; p < chunk; ++p) {
       if (write.assignment[p] < 0 || !(similarity[p] > nearest[p])) continue;
       nearest[p] = similarity[p];
@@ -285,7 +287,7 @@ void choose_centroids(const Dictionary& dictionary, const ChunkWrite& write, Wri
   const float* weights = options.weighted ? dictionary.rows.weights + dictionary.size : nullptr;
   if (founding) {
     float* panels = scratch.panels.ensure(round_up(chunk, read_kernels().panel) * dictionary.key_dim);
-    read_kernels().pack_keys(dictionary.key(0), dictionary.rows.key_stride, chunk, dictionary.key_dim, panels);
+    read_kernels().pack_keys(dictionary.pending_key(0), dictionary.rows.key_stride, chunk, dictionary.key_dim, panels);
   }
   if (options.new_centroids == NewCentroids::random) {
     found_smallest(write, dictionary.size, scratch,
@@ -312,6 +314,32 @@ void choose_centroids(const Dictionary& dictionary, const ChunkWrite& write, Wri
 
 namespace {
 
+// A centroid's row in float32 while it is written.
+struct OpenRow {
+  float *key, *value;
+};
+
+// Where the row lies; stored as bfloat16, a copy of it.
+OpenRow open_row(const Dictionary& dictionary, int64_t centroid, WriteScratch& scratch) {
+  if (!dictionary.rows.narrow) return {dictionary.key(centroid), dictionary.value(centroid)};
+  float* wide = scratch.wide.ensure(dictionary.key_dim + dictionary.value_dim);
+  const OpenRow row = {wide, wide + dictionary.key_dim};
+  widen_row(dictionary.narrow_key(centroid), dictionary.key_dim, row.key);
+  widen_row(dictionary.narrow_value(centroid), dictionary.value_dim, row.value);
+  return row;
+}
+
+// Puts the row, which may be a founder's own, where the centroid's is stored.
+void store_row(const Dictionary& dictionary, int64_t centroid, const OpenRow& row) {
+  if (dictionary.rows.narrow) {
+    narrow_row(row.key, dictionary.key_dim, dictionary.narrow_key(centroid));
+    narrow_row(row.value, dictionary.value_dim, dictionary.narrow_value(centroid));
+  } else if (row.key != dictionary.key(centroid)) {
+    copy_row(row.key, dictionary.key_dim, dictionary.key(centroid));
+    copy_row(row.value, dictionary.value_dim, dictionary.value(centroid));
+  }
+}
+
 // write_chunk, `weight_of` a token of the chunk, by its position, being 1 where there are no weights
 template <class WeightOf>
 void write_chunk_with(Dictionary& dictionary, const ChunkWrite& write, WriteScratch& scratch, UndoLog* log,
@@ -321,11 +349,16 @@ void write_chunk_with(Dictionary& dictionary, const ChunkWrite& write, WriteScra
   const int64_t size = dictionary.size, chunk = options.chunk;
   const int64_t key_dim = dictionary.key_dim, value_dim = dictionary.value_dim;
   float* sum = scratch.row.ensure(std::max(key_dim, value_dim));
-  const float* tokens_k = dictionary.key(size);
-  const float* tokens_v = dictionary.value(size);
+  const float* tokens_k = dictionary.pending_key(0);
+  const float* tokens_v = dictionary.pending_value(0);
+  const float* carried_k = dictionary.pending_key(chunk);
+  const float* carried_v = dictionary.pending_value(chunk);
   const Members members(write, size, scratch);
   const auto log_norm = [&](float norm) {
     if (log != nullptr) log->norm[log->norms++] = norm;
+  };
+  const auto founder = [&](int64_t i) -> OpenRow {
+    return {dictionary.pending_key(members.founder[i]), dictionary.pending_value(members.founder[i])};
   };
   const auto join = [&](int32_t centroid, int32_t member) {
     if (!options.weighted) return set_count(rows, centroid, rows.counts[centroid] + members.count(member));
@@ -343,9 +376,7 @@ void write_chunk_with(Dictionary& dictionary, const ChunkWrite& write, WriteScra
   }
   members.for_each(write, [&](int32_t centroid, int32_t member) {
     const bool old = centroid < size;
-    const int64_t row = old ? centroid : size + members.founder[centroid - size];
-    float* key = dictionary.key(row);
-    float* value = dictionary.value(row);
+    const auto [key, value] = old ? open_row(dictionary, centroid, scratch) : founder(centroid - size);
     if (log != nullptr && old) {
       float* entry = log->rows.data() + log->entries * (key_dim + value_dim);
       copy_row(key, key_dim, entry);
@@ -357,23 +388,20 @@ void write_chunk_with(Dictionary& dictionary, const ChunkWrite& write, WriteScra
     const float rate = update_rate(options, count_of(rows, centroid));
     update_row(key, tokens_k, rows.key_stride, members, member, rate, key_dim, sum, weight_of);
     update_row(value, tokens_v, rows.value_stride, members, member, rate, value_dim, sum, weight_of);
-    if (options.normalize && old) log_norm(normalize_row(key, key_dim));
+    if (!old) return;
+    if (options.normalize) log_norm(normalize_row(key, key_dim));
+    store_row(dictionary, centroid, {key, value});
   });
 
   for (int64_t i = 0; i < write.new_count; ++i) {
-    const int64_t from = size + members.founder[i];
-    if (from != size + i) {
-      copy_row(dictionary.key(from), key_dim, dictionary.key(size + i));
-      copy_row(dictionary.value(from), value_dim, dictionary.value(size + i));
-    }
-    if (options.normalize) log_norm(normalize_row(dictionary.key(size + i), key_dim));
+    const OpenRow row = founder(i);
+    if (options.normalize) log_norm(normalize_row(row.key, key_dim));
+    store_row(dictionary, size + i, row);
   }
   dictionary.size += write.new_count;
-  if (write.carried > 0 && write.new_count < chunk) {
-    std::memmove(dictionary.key(dictionary.size), dictionary.key(size + chunk),
-                 write.carried * rows.key_stride * sizeof(float));
-    std::memmove(dictionary.value(dictionary.size), dictionary.value(size + chunk),
-                 write.carried * rows.value_stride * sizeof(float));
+  if (write.carried > 0 && carried_k != dictionary.pending_key(0)) {
+    std::memmove(dictionary.pending_key(0), carried_k, write.carried * rows.key_stride * sizeof(float));
+    std::memmove(dictionary.pending_value(0), carried_v, write.carried * rows.value_stride * sizeof(float));
     for (float* per_row : {rows.weights, rows.log_counts}) {
       if (!options.weighted) break;
       std::memmove(per_row + dictionary.size, per_row + size + chunk, write.carried * sizeof(float));

@@ -15,14 +15,22 @@ uint64_t random_rank(uint64_t seed, int64_t kv_head, int64_t chunk, int64_t posi
 
 namespace detail {
 
-// One head's dictionary while it is worked on: `size` centroids, then the chunk to be written, then `carried` tokens.
+// One head's dictionary while it is worked on: `size` centroids, and the pending tokens: the chunk to be written, then
+// `carried` tokens.
 struct Dictionary {
   OvqHead rows;
   int64_t size = 0;
   int64_t key_dim = 0, value_dim = 0;
 
+  // Centroids, then pending tokens; stored as float32.
   float* key(int64_t row) const { return rows.keys + row * rows.key_stride; }
   float* value(int64_t row) const { return rows.values + row * rows.value_stride; }
+  // Pending tokens, however the centroids are stored.
+  float* pending_key(int64_t i) const { return key(rows.narrow ? i : size + i); }
+  float* pending_value(int64_t i) const { return value(rows.narrow ? i : size + i); }
+  // Centroids stored as bfloat16.
+  Bfloat16* narrow_key(int64_t row) const { return rows.narrow_keys + row * rows.key_stride; }
+  Bfloat16* narrow_value(int64_t row) const { return rows.narrow_values + row * rows.value_stride; }
 };
 
 // A token as it came.
@@ -48,6 +56,7 @@ struct WriteScratch {
   Buffer<int32_t> order;
   Buffer<uint64_t> ranks;
   Buffer<float> panels, row;
+  Buffer<float> wide;     // a centroid's key and value that are stored as bfloat16
   Buffer<float> weights;  // of the chunk's tokens
 };
 
@@ -68,7 +77,7 @@ struct UndoLog {
 void choose_centroids(const Dictionary& dictionary, const ChunkWrite& write, WriteScratch& scratch);
 
 // counts' <- counts + sum w,  D' <- D + sum w (x - D) / counts' (or the constant rate); founders become rows. Without
-// weights w = 1.
+// weights w = 1. Rows stored as bfloat16 are rounded once, when all is done to them; they have no log.
 void write_chunk(Dictionary& dictionary, const ChunkWrite& write, WriteScratch& scratch, UndoLog* log);
 
 // Gradient rows laid out as the dictionary's own.

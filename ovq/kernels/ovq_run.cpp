@@ -114,7 +114,7 @@ OvqRun::OvqRun(const OvqInputs& inputs, const OvqSequence& sequence, int64_t kv_
 // rotated[i] for the window's rows first ... first + count - 1
 void OvqRun::rotate_window(int64_t first, int64_t count) {
   for (int64_t i = first; i < first + count; ++i) {
-    rotate(dictionary_.key(dictionary_.size + i), rotary_row(i), dictionary_.key_dim, 1.0f,
+    rotate(dictionary_.pending_key(i), rotary_row(i), dictionary_.key_dim, 1.0f,
            dictionary_.rows.rotated + i * dictionary_.rows.key_stride);
   }
 }
@@ -131,17 +131,18 @@ TokenRow OvqRun::token(int64_t position, const OvqState* initial, int64_t batch)
           options_.weighted ? *inputs_.weights.row(of_batch, from, kv_head_) : 1.0f};
 }
 
-void OvqRun::place(const TokenRow& token, int64_t row) {
-  copy_row(token.key, dictionary_.key_dim, dictionary_.key(row));
-  copy_row(token.value, dictionary_.value_dim, dictionary_.value(row));
+void OvqRun::place(const TokenRow& token, int64_t i) {
+  copy_row(token.key, dictionary_.key_dim, dictionary_.pending_key(i));
+  copy_row(token.value, dictionary_.value_dim, dictionary_.pending_value(i));
   if (!options_.weighted) return;
+  const int64_t row = dictionary_.size + i;
   dictionary_.rows.weights[row] = token.weight;
   dictionary_.rows.log_counts[row] = std::log2(token.weight);
 }
 
 void OvqRun::append(int64_t count) {
   const int64_t first = previous() + chunk_row();
-  for (int64_t i = 0; i < count; ++i) place(token(position_ + i, nullptr, 0), dictionary_.size + first + i);
+  for (int64_t i = 0; i < count; ++i) place(token(position_ + i, nullptr, 0), first + i);
   if (options_.rope) rotate_window(first, count);
 }
 
@@ -156,9 +157,16 @@ Reading OvqRun::reading(int64_t count) const {
   reading.value_dim = dictionary_.value_dim;
   reading.beta = inputs_.beta.data() + kv_head_ * reading.group;
   if (options_.rope) reading.rotary = rotary_->current_row(chunk_row());
-  reading.dictionary = {rows.keys, rows.values, rows.log_counts, rows.key_stride, rows.value_stride, dictionary_.size};
-  reading.window = {options_.rope ? rows.rotated : dictionary_.key(dictionary_.size),
-                    dictionary_.value(dictionary_.size),
+  reading.dictionary = {rows.narrow ? nullptr : rows.keys,
+                        rows.narrow ? nullptr : rows.values,
+                        rows.log_counts,
+                        rows.key_stride,
+                        rows.value_stride,
+                        dictionary_.size,
+                        rows.narrow_keys,
+                        rows.narrow_values};
+  reading.window = {options_.rope ? rows.rotated : dictionary_.pending_key(0),
+                    dictionary_.pending_value(0),
                     options_.weighted ? rows.log_counts + dictionary_.size : nullptr,
                     rows.key_stride,
                     rows.value_stride,
@@ -195,7 +203,7 @@ void OvqRun::rewind(int64_t chunk, int64_t rows, const OvqState* initial, int64_
   position_ = chunk * options_.chunk;
   const int64_t window = previous() + rows;
   const int64_t first = position_ - previous();
-  for (int64_t i = 0; i < window; ++i) place(token(first + i, initial, batch), dictionary_.size + i);
+  for (int64_t i = 0; i < window; ++i) place(token(first + i, initial, batch), i);
   if (options_.rope) rotate_window(0, window);
   position_ = std::max(position_, sequence_.position);
 }

@@ -1,6 +1,7 @@
 #include "ovq/kernels/ovq_state.h"
 
 #include <algorithm>
+#include <cassert>
 #include <cstring>
 
 #include "ovq/kernels/checks.h"
@@ -21,10 +22,23 @@ Buffer<T> regrow(const Buffer<T>& old, int64_t heads, int64_t old_rows, int64_t 
   return grown;
 }
 
+// Rows of a head stored one way become rows stored the other way: `centroids` elements rounded or widened, then
+// `pending` elements of pending tokens, which are floats.
+void convert(const float* from, const Bfloat16* narrow_from, float* to, Bfloat16* narrow_to, bool narrow,
+             int64_t centroids, int64_t pending) {
+  if (narrow) {
+    detail::narrow_row(from, centroids, narrow_to);
+    detail::copy_row(from + centroids, pending, to);
+  } else {
+    detail::widen_row(narrow_from, centroids, to);
+    detail::copy_row(from, pending, to + centroids);
+  }
+}
+
 }  // namespace
 
-OvqState::OvqState(const OvqShape& shape, const OvqOptions& options, Lifetime lifetime)
-    : shape_(shape), options_(options), lifetime_(lifetime) {
+OvqState::OvqState(const OvqShape& shape, const OvqOptions& options, StateDtype dtype, Lifetime lifetime)
+    : shape_(shape), options_(options), dtype_(dtype), lifetime_(lifetime) {
   constexpr const char* op = "OvqState";
   check(shape.batch >= 0, op, "batch is ", shape.batch, "; must be at least 0");
   check(shape.kv_heads >= 1, op, "kv_heads is ", shape.kv_heads, "; must be at least 1");
@@ -34,32 +48,43 @@ OvqState::OvqState(const OvqShape& shape, const OvqOptions& options, Lifetime li
 }
 
 int64_t OvqState::nbytes() const {
-  return keys_.nbytes() + values_.nbytes() + counts_.nbytes() + weights_.nbytes() + log_counts_.nbytes() +
-         rotated_.nbytes() + best_similarity_.nbytes() + best_centroid_.nbytes();
+  return keys_.nbytes() + values_.nbytes() + narrow_keys_.nbytes() + narrow_values_.nbytes() + counts_.nbytes() +
+         weights_.nbytes() + log_counts_.nbytes() + rotated_.nbytes() + best_similarity_.nbytes() +
+         best_centroid_.nbytes();
 }
 
-int64_t OvqState::nbytes_after(const OvqShape& shape, const OvqOptions& options, int64_t tokens) {
+int64_t OvqState::nbytes_after(const OvqShape& shape, const OvqOptions& options, int64_t tokens, StateDtype dtype) {
   const int64_t limit = (options.rope ? 2 : 1) * options.chunk, needed = std::min(limit, tokens);
-  const int64_t rows = size_after(options, 0, 0, tokens) + needed, window = std::min(limit, needed + needed / 2);
+  const int64_t size = size_after(options, 0, 0, tokens);
+  const int64_t rows = size + needed, window = std::min(limit, needed + needed / 2);
   const int64_t key_stride = detail::padded(shape.key_dim), value_stride = detail::padded(shape.value_dim);
   constexpr int64_t kFloat = sizeof(float);
   const int64_t count = options.weighted ? kFloat : static_cast<int64_t>(sizeof(int64_t));
-  const int64_t of_rows = rows * ((key_stride + value_stride + 1) * kFloat + count);
+  const int64_t elements = key_stride + value_stride;
+  const int64_t of_tokens = dtype == StateDtype::bfloat16
+                                ? elements * (size * static_cast<int64_t>(sizeof(Bfloat16)) + window * kFloat)
+                                : elements * rows * kFloat;
+  const int64_t of_rows = of_tokens + rows * (kFloat + count);
   const int64_t of_window =
       window * (kFloat + static_cast<int64_t>(sizeof(int32_t)) + (options.rope ? key_stride * kFloat : 0));
   return shape.batch * shape.kv_heads * (of_rows + of_window);
 }
 
-View<const float> OvqState::rows(const Buffer<float>& data, int64_t dim, int64_t first, int64_t count) const {
+template <class T>
+View<const T> OvqState::rows(const Buffer<T>& data, int64_t capacity, int64_t dim, int64_t first, int64_t count) const {
   const int64_t stride = detail::padded(dim);
   return {data.data() == nullptr ? nullptr : data.data() + first * stride,
           shape_.batch,
           count,
           shape_.kv_heads,
           dim,
-          shape_.kv_heads * capacity_ * stride,
+          shape_.kv_heads * capacity * stride,
           stride,
-          capacity_ * stride};
+          capacity * stride};
+}
+
+View<const float> OvqState::pending_rows(const Buffer<float>& data, int64_t dim) const {
+  return rows(data, narrow() ? window_ : capacity_, dim, narrow() ? 0 : size_, pending());
 }
 
 View<const float> OvqState::weight_rows(int64_t first, int64_t count) const {
@@ -73,10 +98,24 @@ View<const float> OvqState::weight_rows(int64_t first, int64_t count) const {
           capacity_};
 }
 
-View<const float> OvqState::keys() const { return rows(keys_, shape_.key_dim, 0, size_); }
-View<const float> OvqState::values() const { return rows(values_, shape_.value_dim, 0, size_); }
-View<const float> OvqState::pending_keys() const { return rows(keys_, shape_.key_dim, size_, pending()); }
-View<const float> OvqState::pending_values() const { return rows(values_, shape_.value_dim, size_, pending()); }
+View<const float> OvqState::keys() const {
+  check(!narrow(), "OvqState::keys", "the centroids are stored as bfloat16; must be float32");
+  return rows(keys_, capacity_, shape_.key_dim, 0, size_);
+}
+View<const float> OvqState::values() const {
+  check(!narrow(), "OvqState::values", "the centroids are stored as bfloat16; must be float32");
+  return rows(values_, capacity_, shape_.value_dim, 0, size_);
+}
+View<const Bfloat16> OvqState::narrow_keys() const {
+  check(narrow(), "OvqState::narrow_keys", "the centroids are stored as float32; must be bfloat16");
+  return rows(narrow_keys_, centroids_, shape_.key_dim, 0, size_);
+}
+View<const Bfloat16> OvqState::narrow_values() const {
+  check(narrow(), "OvqState::narrow_values", "the centroids are stored as float32; must be bfloat16");
+  return rows(narrow_values_, centroids_, shape_.value_dim, 0, size_);
+}
+View<const float> OvqState::pending_keys() const { return pending_rows(keys_, shape_.key_dim); }
+View<const float> OvqState::pending_values() const { return pending_rows(values_, shape_.value_dim); }
 
 View<const float> OvqState::real_counts() const { return weight_rows(0, size_); }
 View<const float> OvqState::pending_weights() const { return weight_rows(size_, pending()); }
@@ -91,13 +130,22 @@ void OvqState::set_centroids(int64_t centroids) {
   options_.centroids = centroids;
 }
 
-void OvqState::resize(int64_t rows, int64_t window) {
+void OvqState::resize(int64_t centroids, int64_t rows, int64_t window) {
   const int64_t heads = shape_.batch * shape_.kv_heads;
   const int64_t key_stride = detail::padded(shape_.key_dim), value_stride = detail::padded(shape_.value_dim);
   const int64_t used = size_ + pending();
   // Everything is allocated before anything changes: running out of memory leaves the state as it was.
-  auto keys = regrow(keys_, heads, capacity_, rows, used, key_stride, lifetime_);
-  auto values = regrow(values_, heads, capacity_, rows, used, value_stride, lifetime_);
+  Buffer<float> keys, values;
+  Buffer<Bfloat16> narrow_keys, narrow_values;
+  if (narrow()) {
+    keys = regrow(keys_, heads, window_, window, pending(), key_stride, lifetime_);
+    values = regrow(values_, heads, window_, window, pending(), value_stride, lifetime_);
+    narrow_keys = regrow(narrow_keys_, heads, centroids_, centroids, size_, key_stride, lifetime_);
+    narrow_values = regrow(narrow_values_, heads, centroids_, centroids, size_, value_stride, lifetime_);
+  } else {
+    keys = regrow(keys_, heads, capacity_, rows, used, key_stride, lifetime_);
+    values = regrow(values_, heads, capacity_, rows, used, value_stride, lifetime_);
+  }
   Buffer<int64_t> counts;
   Buffer<float> weights;
   if (options_.weighted) {
@@ -113,6 +161,8 @@ void OvqState::resize(int64_t rows, int64_t window) {
   if (options_.rope) rotated = regrow(rotated_, heads, window_, window, pending(), key_stride, lifetime_);
   keys_ = std::move(keys);
   values_ = std::move(values);
+  narrow_keys_ = std::move(narrow_keys);
+  narrow_values_ = std::move(narrow_values);
   counts_ = std::move(counts);
   weights_ = std::move(weights);
   log_counts_ = std::move(log_counts);
@@ -121,16 +171,17 @@ void OvqState::resize(int64_t rows, int64_t window) {
   rotated_ = std::move(rotated);
   capacity_ = rows;
   window_ = window;
+  centroids_ = centroids;
 }
 
 void OvqState::reserve(int64_t tokens) {
   const int64_t end = position_ + tokens;
   const int64_t window = std::min((options_.rope ? 2 : 1) * options_.chunk, end);
-  const int64_t rows = size_after(options_, size_, position_, tokens) + window;
-  if (rows <= capacity_ && window <= window_) return;
+  const int64_t centroids = size_after(options_, size_, position_, tokens), rows = centroids + window;
+  if (rows <= capacity_ && window <= window_ && centroids <= centroids_) return;
   // Room for some growth: a token at a time must not copy the dictionary at every chunk.
   const int64_t slack = capacity_ == 0 ? 0 : capacity_ / 8;
-  resize(std::max(capacity_, rows + slack),
+  resize(std::max(centroids_, centroids + slack), std::max(capacity_, rows + slack),
          std::max(window_, std::min((options_.rope ? 2 : 1) * options_.chunk, window + window / 2)));
 }
 
@@ -139,8 +190,14 @@ OvqHead OvqState::head(int64_t batch, int64_t head) const {
   OvqHead result;
   result.key_stride = detail::padded(shape_.key_dim);
   result.value_stride = detail::padded(shape_.value_dim);
-  result.keys = keys_.data() + index * capacity_ * result.key_stride;
-  result.values = values_.data() + index * capacity_ * result.value_stride;
+  result.narrow = narrow();
+  const int64_t capacity = narrow() ? window_ : capacity_;
+  result.keys = keys_.data() + index * capacity * result.key_stride;
+  result.values = values_.data() + index * capacity * result.value_stride;
+  if (narrow()) {
+    result.narrow_keys = narrow_keys_.data() + index * centroids_ * result.key_stride;
+    result.narrow_values = narrow_values_.data() + index * centroids_ * result.value_stride;
+  }
   if (options_.weighted) {
     result.weights = weights_.data() + index * capacity_;
   } else {
@@ -159,7 +216,8 @@ void OvqState::advance(int64_t tokens) {
 }
 
 OvqState OvqState::copy_head(int64_t batch, int64_t head_index) const {
-  OvqState copy({1, 1, shape_.key_dim, shape_.value_dim}, options_, Lifetime::scratch);
+  assert(!narrow());
+  OvqState copy({1, 1, shape_.key_dim, shape_.value_dim}, options_, dtype_, Lifetime::scratch);
   copy.position_ = position_;
   copy.size_ = size_;
   if (capacity_ == 0) return copy;
@@ -182,7 +240,31 @@ OvqState OvqState::copy_head(int64_t batch, int64_t head_index) const {
   if (options_.rope) copy.rotated_ = part(from.rotated, window_ * from.key_stride);
   copy.capacity_ = capacity_;
   copy.window_ = window_;
+  copy.centroids_ = centroids_;
   return copy;
+}
+
+OvqState OvqState::to(StateDtype dtype) const {
+  if (dtype == dtype_) return *this;
+  OvqState result(shape_, options_, dtype, lifetime_);
+  if (capacity_ > 0) result.resize(centroids_, capacity_, window_);
+  result.position_ = position_;
+  result.size_ = size_;
+  for (int64_t i = 0; i < shape_.batch * shape_.kv_heads; ++i) {
+    const OvqHead from = head(i / shape_.kv_heads, i % shape_.kv_heads);
+    const OvqHead to = result.head(i / shape_.kv_heads, i % shape_.kv_heads);
+    convert(from.keys, from.narrow_keys, to.keys, to.narrow_keys, to.narrow, size_ * from.key_stride,
+            pending() * from.key_stride);
+    convert(from.values, from.narrow_values, to.values, to.narrow_values, to.narrow, size_ * from.value_stride,
+            pending() * from.value_stride);
+  }
+  result.counts_ = counts_;
+  result.weights_ = weights_;
+  result.log_counts_ = log_counts_;
+  result.rotated_ = rotated_;
+  result.best_similarity_ = best_similarity_;
+  result.best_centroid_ = best_centroid_;
+  return result;
 }
 
 void OvqState::reset() { position_ = size_ = 0; }

@@ -3,26 +3,41 @@
 // not the context.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <iosfwd>
 #include <span>
 
+#include "ovq/kernels/memory/bfloat16.h"
 #include "ovq/kernels/memory/buffer.h"
 #include "ovq/kernels/ovq_options.h"
 #include "ovq/kernels/view.h"
 
 namespace ovq::kernels {
 
+// How the centroids are stored. All else (counts, pending tokens, everything computed) is float32 either way.
+enum class StateDtype : uint8_t {
+  float32,
+  bfloat16,  // half the memory, for inference: a row is rounded each time it is written
+};
+
+constexpr auto enum_names(StateDtype) {
+  return std::to_array<EnumName<StateDtype>>({{StateDtype::float32, "float32"}, {StateDtype::bfloat16, "bfloat16"}});
+}
+
 struct OvqShape {
   int64_t batch = 1, kv_heads = 1, key_dim = 1, value_dim = 1;
   bool operator==(const OvqShape&) const = default;
 };
 
-// One head's part of a state, as the kernels work on it: row-major rows of `key_stride` and `value_stride` floats
+// One head's part of a state, as the kernels work on it: row-major rows of `key_stride` and `value_stride` elements
 // (dims padded to 16). Rows 0 ... n-1 are centroids, the pending tokens follow.
 struct OvqHead {
-  float* keys = nullptr;
+  float* keys = nullptr;  // of the pending tokens alone where the centroids are `narrow`
   float* values = nullptr;
+  Bfloat16* narrow_keys = nullptr;
+  Bfloat16* narrow_values = nullptr;
+  bool narrow = false;
   int64_t* counts = nullptr;         // without weights
   float* weights = nullptr;          // with weights: the centroids' counts, then the weights of the pending tokens
   float* log_counts = nullptr;       // base 2; with weights of the pending tokens too
@@ -35,19 +50,27 @@ struct OvqHead {
 class OvqState {
  public:
   // An empty dictionary at position 0. Throws std::invalid_argument on a bad shape or option.
-  OvqState(const OvqShape& shape, const OvqOptions& options, Lifetime lifetime = Lifetime::owned);
+  OvqState(const OvqShape& shape, const OvqOptions& options, StateDtype dtype = StateDtype::float32,
+           Lifetime lifetime = Lifetime::owned);
+  // The same contents stored as `dtype`: rounded to nearest, or widened exactly.
+  OvqState to(StateDtype dtype) const;
 
   const OvqShape& shape() const { return shape_; }
   const OvqOptions& options() const { return options_; }
+  StateDtype dtype() const { return dtype_; }
   int64_t position() const { return position_; }
   int64_t size() const { return size_; }  // n
   int64_t pending() const { return pending_tokens(options_, position_); }
   int64_t nbytes() const;
   // Of a state that has seen `tokens` tokens in one call.
-  static int64_t nbytes_after(const OvqShape& shape, const OvqOptions& options, int64_t tokens);
+  static int64_t nbytes_after(const OvqShape& shape, const OvqOptions& options, int64_t tokens,
+                              StateDtype dtype = StateDtype::float32);
 
-  View<const float> keys() const;                                      // [B, n, Hkv, dk]
-  View<const float> values() const;                                    // [B, n, Hkv, dv]
+  // The centroids, [B, n, Hkv, dk] and [B, n, Hkv, dv]. Throw std::invalid_argument if the state is of the other dtype.
+  View<const float> keys() const;
+  View<const float> values() const;
+  View<const Bfloat16> narrow_keys() const;
+  View<const Bfloat16> narrow_values() const;
   View<const float> pending_keys() const;                              // [B, pending, Hkv, dk], unrotated
   View<const float> pending_values() const;                            // [B, pending, Hkv, dv]
   std::span<const int64_t> counts(int64_t batch, int64_t head) const;  // without weights
@@ -58,33 +81,43 @@ class OvqState {
   void set_centroids(int64_t centroids);
 
   // Versioned, checksummed, little-endian. `read` validates every field; std::runtime_error says what is wrong.
-  // Without weights the bytes are version 1, which programs that know no weights read too.
+  // Without weights the bytes are version 1, with them 2, which older programs read too; bfloat16 is version 3. What is
+  // read has the dtype of what was written.
   void write(std::ostream& out) const;
   static OvqState read(std::istream& in);
   // Of what `write` writes for a state that has seen `tokens` tokens.
-  static int64_t file_bytes_after(const OvqShape& shape, const OvqOptions& options, int64_t tokens);
+  static int64_t file_bytes_after(const OvqShape& shape, const OvqOptions& options, int64_t tokens,
+                                  StateDtype dtype = StateDtype::float32);
 
   // For the kernels: room for `tokens` more, the head to work on, and the result of having processed them.
   void reserve(int64_t tokens);
   OvqHead head(int64_t batch, int64_t head) const;
   void advance(int64_t tokens);
-  // A state of one sequence and one head, to work on during a call.
+  // A float32 state of one sequence and one head, to work on during a call.
   OvqState copy_head(int64_t batch, int64_t head) const;
   void reset();  // back to position 0, keeping the memory
 
  private:
-  void resize(int64_t rows, int64_t window);
-  View<const float> rows(const Buffer<float>& data, int64_t dim, int64_t first, int64_t count) const;
+  bool narrow() const { return dtype_ == StateDtype::bfloat16; }
+  void resize(int64_t centroids, int64_t rows, int64_t window);
+  // Rows of `data`, of which each head has `capacity`.
+  template <class T>
+  View<const T> rows(const Buffer<T>& data, int64_t capacity, int64_t dim, int64_t first, int64_t count) const;
+  View<const float> pending_rows(const Buffer<float>& data, int64_t dim) const;
   View<const float> weight_rows(int64_t first, int64_t count) const;
 
   OvqShape shape_;
   OvqOptions options_;
+  StateDtype dtype_;
   Lifetime lifetime_;
   int64_t position_ = 0;
   int64_t size_ = 0;
-  int64_t capacity_ = 0;  // rows per head
-  int64_t window_ = 0;    // of them for pending tokens
-  Buffer<float> keys_, values_, log_counts_, rotated_, best_similarity_;
+  int64_t capacity_ = 0;         // rows per head
+  int64_t window_ = 0;           // of them for pending tokens
+  int64_t centroids_ = 0;        // with bfloat16: of them for centroids
+  Buffer<float> keys_, values_;  // with bfloat16 of the pending tokens alone
+  Buffer<Bfloat16> narrow_keys_, narrow_values_;
+  Buffer<float> log_counts_, rotated_, best_similarity_;
   Buffer<int64_t> counts_;  // without weights
   Buffer<float> weights_;   // with weights
   Buffer<int32_t> best_centroid_;

@@ -1,8 +1,9 @@
 // A state as bytes, little-endian:
 //   "OVQSTATE", version u32, header (below), then for each sequence and head
-//   keys [rows, dk], values [rows, dv] (centroids, then pending tokens), counts [n] i64 (odd versions) or weights
-//   [rows] f32 (even ones: a state with weights), similarity [searched] f32 and centroid [searched] i32 of the keys
+//   keys [rows, dk], values [rows, dv] (centroids, then pending tokens, f32; centroids of a bfloat16 state bf16),
+//   counts [n] i64 or with weights those [rows] f32, similarity [searched] f32 and centroid [searched] i32 of the keys
 //   searched so far in this chunk; FNV-1a of all before, u64.
+// Version 1 has no weights, 2 has; both are float32. Version 3 says both in the header: weighted i64, dtype i64.
 // A reader trusts nothing: each field has its range, and memory grows with the bytes that really come, not with what
 // the header promises.
 #include <algorithm>
@@ -150,9 +151,8 @@ class OptionReader {
   int64_t left_;
 };
 
-// A file's version follows from how many fields the options had when it was written, and from whether there are
-// weights.
-constexpr int64_t kFirstFields = 10;  // of versions 1 and 2; every field that is appended makes two more versions
+constexpr int64_t kFirstFields = 10;       // that the options had in versions 1 to 3; each that is appended is one more
+constexpr uint32_t kFirstWithStorage = 3;  // the version from which on the header says how the state is stored
 
 int64_t field_count() {
   int64_t count = 0;
@@ -162,8 +162,16 @@ int64_t field_count() {
   return count;
 }
 
-uint32_t version_of(int64_t fields, bool weighted) {
-  return static_cast<uint32_t>(1 + 2 * (fields - kFirstFields) + (weighted ? 1 : 0));
+uint32_t newest_version() { return kFirstWithStorage + static_cast<uint32_t>(field_count() - kFirstFields); }
+
+// The oldest that can hold the state: what older programs can read, they shall.
+uint32_t version_of(bool weighted, StateDtype dtype) {
+  if (dtype != StateDtype::float32 || field_count() > kFirstFields) return newest_version();
+  return weighted ? 2 : 1;
+}
+
+int64_t fields_of_version(uint32_t version) {
+  return version <= kFirstWithStorage ? kFirstFields : kFirstFields + version - kFirstWithStorage;
 }
 
 // Keys of the chunk being searched whose nearest centroid is known.
@@ -173,9 +181,17 @@ int64_t searched_keys(const OvqOptions& options, int64_t position, int64_t size)
 
 struct HeadData {
   std::vector<float> keys, values, weights, best_similarity;
+  std::vector<Bfloat16> narrow_keys, narrow_values;  // the centroids of a bfloat16 state
   std::vector<int64_t> counts;
   std::vector<int32_t> best_centroid;
 };
+
+// Rows of `dim`, one after another, to rows `stride` apart
+template <class T>
+void spread_rows(const std::vector<T>& from, int64_t dim, T* to, int64_t stride) {
+  const int64_t count = static_cast<int64_t>(from.size()) / dim;
+  for (int64_t row = 0; row < count; ++row) std::copy_n(from.data() + row * dim, dim, to + row * stride);
+}
 
 void check_counts(const HeadData& head, int64_t committed) {
   int64_t total = 0;
@@ -206,7 +222,7 @@ void check_head(const HeadData& head, const OvqOptions& options, int64_t size, i
 
 }  // namespace
 
-int64_t OvqState::file_bytes_after(const OvqShape& shape, const OvqOptions& options, int64_t tokens) {
+int64_t OvqState::file_bytes_after(const OvqShape& shape, const OvqOptions& options, int64_t tokens, StateDtype dtype) {
   constexpr int64_t kInteger = sizeof(int64_t), kFloat = sizeof(float);
   int64_t header = sizeof(kMagic) + sizeof(uint32_t) + 6 * kInteger + sizeof(uint64_t);  // the checksum included
   const auto add = [&]<class T>(const char*, const T&, const char*, const Range& = {}) {
@@ -214,21 +230,28 @@ int64_t OvqState::file_bytes_after(const OvqShape& shape, const OvqOptions& opti
   };
   OvqOptions listed = options;
   list_fields(add, listed);
+  if (version_of(options.weighted, dtype) >= kFirstWithStorage) header += 2 * kInteger;
   const int64_t size = size_after(options, 0, 0, tokens), rows = size + pending_tokens(options, tokens);
   const int64_t counts = options.weighted ? rows * kFloat : size * kInteger;
   const int64_t searched = searched_keys(options, tokens, size) * (kFloat + static_cast<int64_t>(sizeof(int32_t)));
-  return header +
-         shape.batch * shape.kv_heads * (rows * (shape.key_dim + shape.value_dim) * kFloat + counts + searched);
+  const int64_t of_centroid = dtype == StateDtype::bfloat16 ? static_cast<int64_t>(sizeof(Bfloat16)) : kFloat;
+  const int64_t elements = (shape.key_dim + shape.value_dim) * (size * of_centroid + (rows - size) * kFloat);
+  return header + shape.batch * shape.kv_heads * (elements + counts + searched);
 }
 
 void OvqState::write(std::ostream& out) const {
   Writer writer(out);
   writer.bytes(kMagic, sizeof(kMagic));
-  writer.value(version_of(field_count(), options_.weighted));
+  const uint32_t version = version_of(options_.weighted, dtype_);
+  writer.value(version);
   writer.value(shape_.batch);
   writer.value(shape_.kv_heads);
   writer.value(shape_.key_dim);
   writer.value(shape_.value_dim);
+  if (version >= kFirstWithStorage) {
+    writer.value(static_cast<int64_t>(options_.weighted));
+    writer.value(static_cast<int64_t>(dtype_));
+  }
   OptionWriter option_writer(writer);
   OvqOptions options = options_;
   list_fields(option_writer, options);
@@ -238,12 +261,13 @@ void OvqState::write(std::ostream& out) const {
   for (int64_t b = 0; b < shape_.batch; ++b) {
     for (int64_t h = 0; h < shape_.kv_heads; ++h) {
       const OvqHead rows = head(b, h);
-      for (int64_t i = 0; i < size_ + pending(); ++i) {
-        writer.bytes(rows.keys + i * rows.key_stride, shape_.key_dim * sizeof(float));
-      }
-      for (int64_t i = 0; i < size_ + pending(); ++i) {
-        writer.bytes(rows.values + i * rows.value_stride, shape_.value_dim * sizeof(float));
-      }
+      const int64_t wide_rows = pending() + (narrow() ? 0 : size_);
+      const auto write_rows = [&](const Bfloat16* short_rows, const float* wide, int64_t stride, int64_t dim) {
+        for (int64_t i = 0; narrow() && i < size_; ++i) writer.bytes(short_rows + i * stride, dim * sizeof(Bfloat16));
+        for (int64_t i = 0; i < wide_rows; ++i) writer.bytes(wide + i * stride, dim * sizeof(float));
+      };
+      write_rows(rows.narrow_keys, rows.keys, rows.key_stride, shape_.key_dim);
+      write_rows(rows.narrow_values, rows.values, rows.value_stride, shape_.value_dim);
       if (options_.weighted) {
         writer.bytes(rows.weights, (size_ + pending()) * sizeof(float));
       } else {
@@ -262,7 +286,7 @@ OvqState OvqState::read(std::istream& in) {
   reader.bytes(magic.data(), magic.size());
   if (!std::equal(magic.begin(), magic.end(), kMagic)) corrupt("not a state: the first bytes are not \"OVQSTATE\"");
   const auto version = reader.value<uint32_t>();
-  const uint32_t newest = version_of(field_count(), true);
+  const uint32_t newest = newest_version();
   if (version < 1 || version > newest)
     corrupt("version " + std::to_string(version) + "; this program reads 1 to " + std::to_string(newest));
   OvqShape shape;
@@ -271,9 +295,14 @@ OvqState OvqState::read(std::istream& in) {
   shape.key_dim = reader.in_range("key_dim", 1, kMaxDim);
   shape.value_dim = reader.in_range("value_dim", 1, kMaxDim);
   OvqOptions options;
-  OptionReader option_reader(reader, kFirstFields + (version - 1) / 2);
+  StateDtype dtype = StateDtype::float32;
+  options.weighted = version == 2;
+  if (version >= kFirstWithStorage) {
+    options.weighted = reader.in_range("weighted", 0, 1) == 1;
+    dtype = static_cast<StateDtype>(reader.in_range("dtype", 0, static_cast<int64_t>(enum_names(dtype).size()) - 1));
+  }
+  OptionReader option_reader(reader, fields_of_version(version));
   list_fields(option_reader, options);
-  options.weighted = version % 2 == 0;
   try {
     check_options("OvqState::read", options, shape.key_dim);
   } catch (const std::invalid_argument& error) {
@@ -286,13 +315,18 @@ OvqState OvqState::read(std::istream& in) {
   const int64_t pending = pending_tokens(options, position);
   const int64_t searched = searched_keys(options, position, size);
 
+  const bool narrow = dtype == StateDtype::bfloat16;
+  const int64_t wide_rows = pending + (narrow ? 0 : size);
+
   // A batch without bytes behind it must not become a loop of the header's choosing.
   const bool empty = size + pending == 0;
   std::vector<HeadData> heads;
   for (int64_t i = 0; i < shape.batch * shape.kv_heads && !empty; ++i) {
     HeadData head;
-    head.keys = reader.array<float>((size + pending) * shape.key_dim);
-    head.values = reader.array<float>((size + pending) * shape.value_dim);
+    if (narrow) head.narrow_keys = reader.array<Bfloat16>(size * shape.key_dim);
+    head.keys = reader.array<float>(wide_rows * shape.key_dim);
+    if (narrow) head.narrow_values = reader.array<Bfloat16>(size * shape.value_dim);
+    head.values = reader.array<float>(wide_rows * shape.value_dim);
     if (options.weighted) {
       head.weights = reader.array<float>(size + pending);
     } else {
@@ -305,21 +339,21 @@ OvqState OvqState::read(std::istream& in) {
   }
   reader.finish();
 
-  OvqState state(shape, options);
+  OvqState state(shape, options, dtype);
   if (empty) {
     state.position_ = position;
     return state;
   }
-  state.resize(size + pending, pending);
+  state.resize(size, size + pending, pending);
   state.position_ = position;
   state.size_ = size;
   for (size_t i = 0; i < heads.size(); ++i) {
     const HeadData& from = heads[i];
     const OvqHead to = state.head(static_cast<int64_t>(i) / shape.kv_heads, static_cast<int64_t>(i) % shape.kv_heads);
-    for (int64_t row = 0; row < size + pending; ++row) {
-      std::copy_n(from.keys.data() + row * shape.key_dim, shape.key_dim, to.keys + row * to.key_stride);
-      std::copy_n(from.values.data() + row * shape.value_dim, shape.value_dim, to.values + row * to.value_stride);
-    }
+    spread_rows(from.keys, shape.key_dim, to.keys, to.key_stride);
+    spread_rows(from.values, shape.value_dim, to.values, to.value_stride);
+    spread_rows(from.narrow_keys, shape.key_dim, to.narrow_keys, to.key_stride);
+    spread_rows(from.narrow_values, shape.value_dim, to.narrow_values, to.value_stride);
     for (int64_t row = 0; options.weighted && row < size + pending; ++row) {
       to.weights[row] = from.weights[row];
       to.log_counts[row] = std::log2(from.weights[row]);
@@ -335,7 +369,7 @@ OvqState OvqState::read(std::istream& in) {
     const int64_t previous = position < options.chunk ? 0 : options.chunk;
     for (int64_t row = 0; row < pending; ++row) {
       const float* angles = row < previous ? rotary->previous_row(row) : rotary->current_row(row - previous);
-      detail::rotate(to.keys + (size + row) * to.key_stride, angles, shape.key_dim, 1.0f,
+      detail::rotate(to.keys + (wide_rows - pending + row) * to.key_stride, angles, shape.key_dim, 1.0f,
                      to.rotated + row * to.key_stride);
     }
   }

@@ -12,6 +12,7 @@ namespace {
 using at::Tensor;
 using c10::IValue;
 using ovq::kernels::OvqOptions;
+using ovq::kernels::StateDtype;
 using ovq::ops::State;
 using ovq::ops::StatePtr;
 using torch::jit::Stack;
@@ -76,11 +77,11 @@ constexpr const char* kLast = ", Tensor? cu_seqlens=None, Tensor? weights=None, 
 constexpr const char* kStates = "__torch__.torch.classes.ovq.State[]";
 constexpr size_t kInputCount = 4, kLastCount = 3;
 
-std::string schema(const std::string& name, const std::string& returns) {
+std::string schema(const std::string& name, const std::string& returns, const std::string& more = "") {
   SchemaText options;
   OvqOptions defaults;
   list_fields(options, defaults);
-  return name + "(" + kInputs + options.text() + kLast + ") -> " + returns;
+  return name + "(" + kInputs + options.text() + kLast + more + ") -> " + returns;
 }
 
 size_t option_count() {
@@ -109,6 +110,12 @@ struct OvqArguments {
   ovq::ops::Backend backend;
 };
 
+StateDtype state_dtype_named(const char* op, const char* argument, const std::string& name) {
+  const auto found = ovq::enum_named<StateDtype>(name);
+  ovq::check(found.has_value(), op, argument, " is '", name, "'; must be ", ovq::allowed_names(StateDtype{}));
+  return *found;
+}
+
 void ovq_attention(const c10::OperatorHandle&, Stack* stack) {
   const OvqArguments in(*stack);
   torch::jit::push(*stack, ovq::ops::ovq_attention(in.tensor(0), in.tensor(1), in.tensor(2), in.tensor(3), in.options,
@@ -116,9 +123,11 @@ void ovq_attention(const c10::OperatorHandle&, Stack* stack) {
 }
 
 void ovq_attention_start(const c10::OperatorHandle&, Stack* stack) {
+  const std::string dtype = torch::jit::pop(*stack).toStringRef();
   const OvqArguments in(*stack);
   auto result = ovq::ops::ovq_attention_with_state(in.tensor(0), in.tensor(1), in.tensor(2), in.tensor(3), in.options,
-                                                   in.cu_seqlens, {}, in.weights, in.backend);
+                                                   in.cu_seqlens, {}, in.weights, in.backend,
+                                                   state_dtype_named(kOp, "state_dtype", dtype));
   torch::jit::push(*stack, result.o, result.states);
 }
 
@@ -164,6 +173,8 @@ TORCH_LIBRARY(ovq, library) {
            })
       .def("position", [](const StatePtr& self) { return self->position(); })
       .def("nbytes", [](const StatePtr& self) { return self->nbytes(); })
+      .def("to", [](const StatePtr& self,
+                    std::string dtype) { return self->to(state_dtype_named("State.to", "dtype", dtype)); })
       .def("fused", [](const StatePtr& self) { return self->fused(); })
       .def("options", [](const StatePtr& self) { return ovq::fields_to_json(self->options()).dump(); })
       .def("clone", [](const StatePtr& self) { return self->clone(); })
@@ -183,7 +194,7 @@ TORCH_LIBRARY(ovq, library) {
       attention);
   const std::string inputs = kInputs, states = kStates, last = kLast;
   library.def(schema("ovq_attention", "Tensor").c_str(), torch::CppFunction::makeFromBoxedFunction<&ovq_attention>());
-  library.def(schema("ovq_attention_start", "(Tensor, " + states + ")").c_str(),
+  library.def(schema("ovq_attention_start", "(Tensor, " + states + ")", ", str state_dtype='float32'").c_str(),
               torch::CppFunction::makeFromBoxedFunction<&ovq_attention_start>());
   library.def(("ovq_attention_continue(" + inputs + ", " + states + " states, int? centroids=None" + last +
                ") -> (Tensor, " + states + ")")

@@ -16,6 +16,7 @@ namespace {
 using at::Tensor;
 using kernels::OvqOptions;
 using kernels::OvqState;
+using kernels::StateDtype;
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
@@ -28,6 +29,7 @@ struct OvqCall : torch::CustomClassHolder {
   kernels::OvqPlan plan;
   std::vector<std::shared_ptr<OvqState>> initial;  // empty: from the start
   std::vector<std::shared_ptr<OvqState>> final;    // set by forward if wanted
+  StateDtype state_dtype = StateDtype::float32;    // of new ones
   bool want_states = false;
   bool want_gradients = false;
 };
@@ -58,7 +60,8 @@ std::vector<OvqState> working_states(const Tensor& q, const Tensor& k, const Ten
     for (const auto& state : call.initial) states.push_back(*state);
   } else if (call.want_states) {
     const int64_t batch = call.cu_seqlens.empty() ? q.size(0) : 1;
-    states.assign(state_count(call.cu_seqlens), OvqState({batch, k.size(2), k.size(3), v.size(3)}, call.options));
+    states.assign(state_count(call.cu_seqlens),
+                  OvqState({batch, k.size(2), k.size(3), v.size(3)}, call.options, call.state_dtype));
   }
   return states;
 }
@@ -234,13 +237,25 @@ OvqResult run_plain(const Inputs& in, const OvqOptions& options, const std::vect
   return result;
 }
 
+// A state stored as bfloat16 has rounded what it was given: there is nothing to differentiate.
+void check_no_gradients(const std::vector<StatePtr>& states, StateDtype new_states) {
+  const auto refuse = [](const auto&... what) {
+    fail(kOp, what..., " stored as bfloat16, which is for inference; gradients need float32 (or torch.no_grad())");
+  };
+  for (size_t i = 0; i < states.size(); ++i) {
+    if (states[i]->dtype() == at::kBFloat16) refuse("states[", i, "] is");
+  }
+  if (states.empty() && new_states == StateDtype::bfloat16) refuse("the state is to be");
+}
+
 OvqResult run_fused(const Inputs& in, const OvqOptions& options, kernels::OvqPlan plan,
-                    const std::vector<StatePtr>& states, bool want_states) {
+                    const std::vector<StatePtr>& states, bool want_states, StateDtype state_dtype) {
   const OvqCallPtr call = c10::make_intrusive<OvqCall>();
   call->options = options;
   call->cu_seqlens = in.cu_seqlens;
   call->plan = std::move(plan);
   call->want_states = want_states;
+  call->state_dtype = state_dtype;
   std::vector<Tensor> more;
   if (options.weighted) more.push_back(in.weights);
   bool gradients = in.q.requires_grad() || in.k.requires_grad() || in.v.requires_grad() || in.beta.requires_grad();
@@ -250,6 +265,7 @@ OvqResult run_fused(const Inputs& in, const OvqOptions& options, kernels::OvqPla
   }
   for (const Tensor& tensor : more) gradients = gradients || tensor.requires_grad();
   call->want_gradients = gradients && at::GradMode::is_enabled();
+  if (call->want_gradients) check_no_gradients(states, state_dtype);
   variable_list out = FusedOvqAttention::apply(in.q, in.k, in.v, in.beta, at::TensorList(more), call);
   OvqResult result;
   result.o = out[0].to(in.dtype);
@@ -263,15 +279,18 @@ OvqResult run_fused(const Inputs& in, const OvqOptions& options, kernels::OvqPla
   return result;
 }
 
-OvqResult run(const Inputs& in, OvqOptions options, const std::vector<StatePtr>& states, bool want_states) {
+OvqResult run(const Inputs& in, OvqOptions options, const std::vector<StatePtr>& states, bool want_states,
+              StateDtype state_dtype = StateDtype::float32) {
   options.weighted = in.weights.defined();
   kernels::OvqPlan plan = make_plan(kOp, in, options, states, want_states);
   if (in.path == Path::meta) {
     check(!want_states, kOp, "meta tensors have no state");
     return {at::empty({in.q.size(0), in.q.size(1), in.q.size(2), in.v.size(3)}, in.q.options()), {}};
   }
-  return in.path == Path::plain ? run_plain(in, options, states)
-                                : run_fused(in, options, std::move(plan), states, want_states);
+  if (in.path == Path::fused) return run_fused(in, options, std::move(plan), states, want_states, state_dtype);
+  check(state_dtype == StateDtype::float32, kOp, "state_dtype is ", name_of(state_dtype),
+        "; these inputs take the plain path (device, dtype, backend or OVQ_FORCE_REFERENCE), which has no such states");
+  return run_plain(in, options, states);
 }
 
 }  // namespace
@@ -284,8 +303,8 @@ Tensor ovq_attention(const Tensor& q, const Tensor& k, const Tensor& v, const Te
 OvqResult ovq_attention_with_state(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& beta,
                                    const OvqOptions& options, const c10::optional<Tensor>& cu_seqlens,
                                    const std::vector<StatePtr>& states, const c10::optional<Tensor>& weights,
-                                   Backend backend) {
-  return run(make_inputs(kOp, q, k, v, beta, cu_seqlens, weights, backend), options, states, true);
+                                   Backend backend, StateDtype state_dtype) {
+  return run(make_inputs(kOp, q, k, v, beta, cu_seqlens, weights, backend), options, states, true, state_dtype);
 }
 
 Tensor ovq_step(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& beta,

@@ -21,7 +21,8 @@ at::Tensor ovq_attention(const at::Tensor& q, const at::Tensor& k, const at::Ten
                          const c10::optional<at::Tensor>& weights = {}, Backend backend = Backend::automatic);
 
 // The same, continuing `states` (one for the batch, one per packed sequence; none: from the start) and returning the
-// states after it. Differentiable through both. The given states are left unchanged.
+// states after it. Differentiable through both. The given states are left unchanged. States that the call makes are
+// stored as `state_dtype`, those that it is given as they are; bfloat16 is for inference and has no gradients.
 struct OvqResult {
   at::Tensor o;
   std::vector<StatePtr> states;
@@ -29,7 +30,8 @@ struct OvqResult {
 OvqResult ovq_attention_with_state(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                                    const at::Tensor& beta, const kernels::OvqOptions& options,
                                    const c10::optional<at::Tensor>& cu_seqlens, const std::vector<StatePtr>& states,
-                                   const c10::optional<at::Tensor>& weights = {}, Backend backend = Backend::automatic);
+                                   const c10::optional<at::Tensor>& weights = {}, Backend backend = Backend::automatic,
+                                   kernels::StateDtype state_dtype = kernels::StateDtype::float32);
 
 // Decode: the states move on in place, on the path they were made by; no autograd. Errors call it `step`, as Python
 // does.

@@ -3,6 +3,7 @@
 #include <cstring>
 #include <fstream>
 #include <sstream>
+#include <type_traits>
 #include <vector>
 
 #include "ovq/base/error.h"
@@ -14,23 +15,25 @@ namespace {
 using at::Tensor;
 
 // [B, H, n, D]; of weights, which have no D, [B, H, n]
-Tensor view_into(const std::shared_ptr<kernels::OvqState>& state, const kernels::View<const float>& view,
+template <class T>
+Tensor view_into(const std::shared_ptr<kernels::OvqState>& state, const kernels::View<const T>& view,
                  bool weights = false) {
+  const at::ScalarType type = std::is_same_v<T, float> ? at::kFloat : at::kBFloat16;
   std::vector<int64_t> sizes = {view.batch, view.heads, view.time, view.dim};
   std::vector<int64_t> strides = {view.batch_stride, view.head_stride, view.time_stride, 1};
   if (weights) {
     sizes.pop_back();
     strides.pop_back();
   }
-  if (view.data == nullptr || view.time == 0) return at::empty(sizes, at::kFloat);
+  if (view.data == nullptr || view.time == 0) return at::empty(sizes, type);
   return at::from_blob(
-      const_cast<float*>(view.data), sizes, strides, [state](void*) {}, at::TensorOptions().dtype(at::kFloat));
+      const_cast<T*>(view.data), sizes, strides, [state](void*) {}, at::TensorOptions().dtype(type));
 }
 
 void require_fused(const State& state, const char* what) {
   if (state.fused()) return;
   fail(what, "the state lives on ", state.plain().keys.device().str(), " as ",
-       c10::toString(state.plain().keys.scalar_type()), "; only float32 states on the CPU have a file format");
+       c10::toString(state.plain().keys.scalar_type()), "; only states of the fused kernels have a file format");
 }
 
 std::vector<Tensor*> tensors_of(PlainState& state) {
@@ -64,8 +67,9 @@ StateTensors StateTensors::from(at::TensorList list) {
 }
 
 StateTensors views_of(const std::shared_ptr<kernels::OvqState>& state) {
-  StateTensors views = {view_into(state, state->keys()),
-                        view_into(state, state->values()),
+  const bool narrow = state->dtype() == kernels::StateDtype::bfloat16;
+  StateTensors views = {narrow ? view_into(state, state->narrow_keys()) : view_into(state, state->keys()),
+                        narrow ? view_into(state, state->narrow_values()) : view_into(state, state->values()),
                         view_into(state, state->pending_keys()),
                         view_into(state, state->pending_values()),
                         {},
@@ -98,8 +102,14 @@ int64_t State::nbytes() const {
 int64_t State::used_bytes() const {
   if (!fused()) return nbytes();
   const kernels::OvqShape& s = kernel_->shape();
-  const int64_t row = (s.key_dim + s.value_dim) * static_cast<int64_t>(sizeof(float)), heads = s.batch * s.kv_heads;
-  return heads * ((size() + kernel_->pending()) * row + size() * static_cast<int64_t>(sizeof(float)));
+  const int64_t row = s.key_dim + s.value_dim, wide = sizeof(float);
+  const int64_t stored = kernel_->dtype() == kernels::StateDtype::bfloat16 ? wide / 2 : wide;
+  return s.batch * s.kv_heads * (size() * (row * stored + wide) + kernel_->pending() * row * wide);
+}
+
+at::ScalarType State::dtype() const {
+  if (!fused()) return plain_.keys.scalar_type();
+  return kernel_->dtype() == kernels::StateDtype::bfloat16 ? at::kBFloat16 : at::kFloat;
 }
 
 StateTensors State::tensors() const {
@@ -149,6 +159,14 @@ c10::intrusive_ptr<State> State::detach() const {
   PlainState copy = plain_;
   for (Tensor* x : tensors_of(copy)) *x = x->detach();
   return c10::make_intrusive<State>(copy);
+}
+
+c10::intrusive_ptr<State> State::to(kernels::StateDtype dtype) const {
+  if (!fused()) {
+    fail("State.to", "the state lives on ", plain_.keys.device().str(), " as ",
+         c10::toString(plain_.keys.scalar_type()), "; only states of the fused kernels are stored as ", name_of(dtype));
+  }
+  return c10::make_intrusive<State>(std::make_shared<kernels::OvqState>(kernel_->to(dtype)), StateTensors{});
 }
 
 void State::save(const std::string& path) const {

@@ -1,5 +1,5 @@
-// The state of OVQ-attention as a torch object. It is either the kernels' own (CPU, float32), with tensors that look
-// into it, or a set of tensors (the plain path). A state given to an op is never changed; `step` changes it in place.
+// The state of OVQ-attention as a torch object. It is either the kernels' own (CPU), with tensors that look into it, or
+// a set of tensors (the plain path). A state given to an op is never changed; `step` changes it in place.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -41,6 +41,8 @@ class State : public torch::CustomClassHolder {
   int64_t position() const { return fused() ? kernel_->position() : plain_.position; }
   int64_t nbytes() const;
   int64_t used_bytes() const;  // of centroids, the logarithms of their counts and pending tokens: what a token reads
+  // Of keys and values: float32 or bfloat16 if fused.
+  at::ScalarType dtype() const;
   StateTensors tensors() const;
   // [B, Hkv, n] int64, a copy; with weights the sums of the tokens' weights, which gradients flow through.
   at::Tensor counts() const;
@@ -53,6 +55,9 @@ class State : public torch::CustomClassHolder {
   // Both are outside of the autograd graph: clone with memory of its own, detach sharing it until a step.
   c10::intrusive_ptr<State> clone() const;
   c10::intrusive_ptr<State> detach() const;
+  // A copy whose centroids are stored as `dtype`, rounded to nearest or widened exactly; outside of the graph too. Only
+  // fused states can be bfloat16.
+  c10::intrusive_ptr<State> to(kernels::StateDtype dtype) const;
   void save(const std::string& path) const;
   static c10::intrusive_ptr<State> load(const std::string& path);
   at::Tensor to_bytes() const;  // uint8

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from ._library import call
 from .options import check_names, with_options
-from .state import FIELDS, State
+from .state import FIELDS, State, dtype_name
 
 Beta = Union[float, Tensor]
 States = Union[State, List[State]]
@@ -25,6 +25,7 @@ def ovq_attention(
     cu_seqlens: Optional[Tensor] = None,
     state: Optional[States] = None,
     return_state: bool = False,
+    state_dtype: Optional[torch.dtype] = None,
     backend: Optional[str] = None,
     **options: Any,
 ) -> Union[Tensor, Tuple[Tensor, States]]:
@@ -44,6 +45,8 @@ def ovq_attention(
         state: continue from it; it is left unchanged. With cu_seqlens a list, one per sequence. Options come from it;
             only `centroids` may differ, from the next write on.
         return_state: also return the state afterwards.
+        state_dtype: torch.bfloat16 stores the centroids of a new state in half the memory, for inference (no gradients).
+            A state that is continued keeps its dtype.
         backend: "fused", "composed" (of torch calls) or "auto", fused where there are kernels. The environment variable
             OVQ_FORCE_REFERENCE=1 makes composed the default.
 
@@ -53,9 +56,11 @@ def ovq_attention(
     check_names(ovq_attention, options)
     given = {name: value for name, value in options.items() if value is not None}
     inputs = (q, k, v, _beta_tensor("ovq_attention", beta))
+    dtype = dtype_name("ovq_attention", "state_dtype", state_dtype or torch.float32)
     if state is not None:
         states = _state_list("ovq_attention", state, cu_seqlens)
         _check_options(states, given)
+        _check_dtype(states, state_dtype)
         handles = [s._handle for s in states]
         o, handles = call(
             "ovq_attention_continue",
@@ -71,8 +76,10 @@ def ovq_attention(
         arguments = [given.get(field.name, field.default) for field in FIELDS]
         arguments += [cu_seqlens, weights, backend]
         if not return_state:
+            if state_dtype is not None:
+                raise ValueError("[ovq_attention] state_dtype is given; there is no state without return_state")
             return call("ovq_attention", *inputs, *arguments)
-        o, handles = call("ovq_attention_start", *inputs, *arguments, op="ovq_attention")
+        o, handles = call("ovq_attention_start", *inputs, *arguments, dtype, op="ovq_attention")
     if not return_state:
         return o
     return o, State(handles[0]) if cu_seqlens is None else [State(handle) for handle in handles]
@@ -159,6 +166,14 @@ def _check_options(states: List[State], given: Dict[str, Any]) -> None:
                     f"[ovq_attention] {name} is {value!r}; the state was made with {options[name]!r}, "
                     "and only centroids may change"
                 )
+
+
+def _check_dtype(states: List[State], dtype: Optional[torch.dtype]) -> None:
+    for state in states:
+        if dtype is not None and state.dtype != dtype:
+            raise ValueError(
+                f"[ovq_attention] state_dtype is {dtype}; the state is stored as {state.dtype}: convert it with State.to"
+            )
 
 
 def _single(value: Any) -> Any:

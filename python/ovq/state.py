@@ -11,6 +11,16 @@ from .memory import Memory, Path, existing
 from .options import fields_of
 
 FIELDS = fields_of(torch.ops.ovq.ovq_options())
+STORED_AS = {torch.float32: "float32", torch.bfloat16: "bfloat16"}
+
+
+def dtype_name(op: str, argument: str, dtype: torch.dtype) -> str:
+    """What the library calls a dtype that centroids can be stored as."""
+    if not isinstance(dtype, torch.dtype):
+        raise TypeError(f"[{op}] {argument} is a {type(dtype).__name__}; must be torch.float32 or torch.bfloat16")
+    if dtype not in STORED_AS:
+        raise ValueError(f"[{op}] {argument} is {dtype}; must be torch.float32 or torch.bfloat16")
+    return STORED_AS[dtype]
 
 
 class State(Memory):
@@ -65,8 +75,13 @@ class State(Memory):
 
     @property
     def fused(self) -> bool:
-        """Whether it belongs to the fused kernels (float32 on the CPU) or to the plain path."""
+        """Whether it belongs to the fused kernels (on the CPU) or to the plain path."""
         return self._handle.fused()
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """How the centroids are stored: that of `keys` and `values`. Pending tokens and counts are float32."""
+        return self.keys.dtype
 
     @property
     def options(self) -> Dict[str, Any]:
@@ -77,6 +92,13 @@ class State(Memory):
     def detach(self) -> "State":
         """The same contents outside of the autograd graph; memory is shared until a step changes one of them."""
         return State(self._handle.detach())
+
+    def to(self, dtype: torch.dtype) -> "State":
+        """A copy with the centroids stored as torch.bfloat16 (rounded to nearest) or torch.float32, outside of the graph."""
+        name = dtype_name("State.to", "dtype", dtype)
+        if not self.fused:
+            raise ValueError(f"[State.to] the state lives on {self.keys.device} as {self.dtype}; must be a fused one")
+        return State(self._handle.to(name))
 
     def save(self, path: Path) -> None:
         """Writes a versioned, checksummed file. Only fused states have a file format."""
@@ -94,14 +116,14 @@ class State(Memory):
     def __reduce__(self) -> Tuple[Any, Tuple[Tensor]]:
         if not self.fused:
             where = f"{self.keys.device} as {self.keys.dtype}"
-            raise TypeError(f"cannot pickle a State that lives on {where}; only float32 on the CPU")
+            raise TypeError(f"cannot pickle a State that lives on {where}; only those of the fused kernels")
         return _from_bytes, (self._handle.to_bytes(),)
 
     def __repr__(self) -> str:
         batch, heads, size, dim = self.keys.shape
         return (
             f"State(batch={batch}, kv_heads={heads}, key_dim={dim}, position={self.position}, "
-            f"centroids={size} of {self.options['centroids']}, nbytes={self.nbytes})"
+            f"centroids={size} of {self.options['centroids']}, dtype={self.dtype}, nbytes={self.nbytes})"
         )
 
 

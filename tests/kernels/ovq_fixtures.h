@@ -39,6 +39,7 @@ struct OvqCase {
   std::optional<float> beta;        // absent: around sqrt(dk), different for each head
   std::vector<int64_t> cu_seqlens;  // packed if any
   uint64_t seed = 1;
+  StateDtype dtype = StateDtype::float32;  // of states
 };
 
 inline std::ostream& operator<<(std::ostream& out, const OvqCase& c) {
@@ -47,13 +48,13 @@ inline std::ostream& operator<<(std::ostream& out, const OvqCase& c) {
       << ", growth " << static_cast<int>(c.options.growth) << ", random "
       << (c.options.new_centroids == NewCentroids::random) << ", rate " << c.options.rate.value_or(0) << ", normalize "
       << c.options.normalize << ", rope " << c.options.rope << ", weighted " << c.options.weighted << ", layout "
-      << static_cast<int>(c.layout) << ", keys " << static_cast<int>(c.keys);
+      << static_cast<int>(c.layout) << ", keys " << static_cast<int>(c.keys) << ", " << name_of(c.dtype);
   for (int64_t offset : c.cu_seqlens) out << ", " << offset;
   return out;
 }
 
 struct OvqProblem {
-  explicit OvqProblem(const OvqCase& c) : options(c.options), cu_seqlens(c.cu_seqlens) {
+  explicit OvqProblem(const OvqCase& c) : options(c.options), cu_seqlens(c.cu_seqlens), dtype(c.dtype) {
     Random random(c.seed);
     q = unit_tensor({c.batch, c.tokens, c.query_heads, c.key_dim}, c.layout, random);
     k = random_tensor({c.batch, c.tokens, c.kv_heads, c.key_dim}, c.layout, random);
@@ -84,7 +85,7 @@ struct OvqProblem {
   // Empty ones: one for the batch, or one per packed sequence.
   std::vector<OvqState> states() const {
     const size_t count = cu_seqlens.empty() ? 1 : cu_seqlens.size() - 1;
-    return std::vector<OvqState>(count, OvqState(state_shape(), options));
+    return std::vector<OvqState>(count, OvqState(state_shape(), options, dtype));
   }
 
   OvqOptions options;
@@ -92,6 +93,7 @@ struct OvqProblem {
   Tensor weights;  // [B, T, Hkv, 1]; with options.weighted
   std::vector<float> beta;
   std::vector<int64_t> cu_seqlens;
+  StateDtype dtype;
 
  private:
   // Up to 1 and seldom above, as a gate gives them, many of them small.
@@ -207,7 +209,8 @@ struct StateValues {
   std::vector<Scalar> keys, values, pending_keys, pending_values, counts, pending_weights;
 };
 
-inline StateValues<float> values_of(const OvqState& state) {
+inline StateValues<float> values_of(const OvqState& stored) {
+  const OvqState state = stored.to(StateDtype::float32);
   StateValues<float> values{dense(state.keys()), dense(state.values()), dense(state.pending_keys()),
                             dense(state.pending_values())};
   if (!state.options().weighted) return values;
@@ -276,6 +279,7 @@ std::vector<StateValues<Scalar>> final_values(const OvqInputs& inputs, const Ovq
 
 inline void expect_same_state(const OvqState& actual, const OvqState& expected) {
   EXPECT_EQ(actual.position(), expected.position());
+  ASSERT_EQ(actual.dtype(), expected.dtype());
   ASSERT_EQ(actual.size(), expected.size());
   ASSERT_EQ(actual.pending(), expected.pending());
   const StateValues<float> a = values_of(actual), e = values_of(expected);
@@ -334,6 +338,8 @@ inline std::vector<OvqOptions> option_variants(int64_t chunk, int64_t centroids)
   variants[14].growth = Growth::all;
   return variants;
 }
+
+inline constexpr StateDtype kStateDtypes[] = {StateDtype::float32, StateDtype::bfloat16};
 
 struct HeadCounts {
   int64_t batch, query_heads, kv_heads;

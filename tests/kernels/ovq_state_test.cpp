@@ -29,8 +29,15 @@ OvqState read_bytes(const std::string& bytes) {
   return OvqState::read(in);
 }
 
-OvqCase small_case(const OvqOptions& options) {
-  return {.batch = 2, .tokens = 61, .query_heads = 4, .kv_heads = 2, .key_dim = 6, .value_dim = 3, .options = options};
+OvqCase small_case(const OvqOptions& options, StateDtype dtype = StateDtype::float32) {
+  return {.batch = 2,
+          .tokens = 61,
+          .query_heads = 4,
+          .kv_heads = 2,
+          .key_dim = 6,
+          .value_dim = 3,
+          .options = options,
+          .dtype = dtype};
 }
 
 OvqState state_after(const OvqProblem& problem, int64_t tokens) {
@@ -102,17 +109,17 @@ TEST(OvqState, SizeAfterManyTokensEqualsThatChunkByChunk) {
 }
 
 TEST(OvqState, BytesAreKnownBeforehand) {
-  for (const bool rope : {false, true}) {
-    const OvqCase problem_case = small_case({.chunk = 8, .centroids = 10, .rope = rope});
-    const OvqProblem problem(problem_case);
-    for (const int64_t tokens : {0, 1, 7, 8, 13, 61}) {
-      const OvqState state = state_after(problem, tokens);
-      EXPECT_EQ(state.nbytes(), OvqState::nbytes_after(state.shape(), state.options(), tokens)) << tokens;
-      std::ostringstream file;
-      state.write(file);
-      EXPECT_EQ(static_cast<int64_t>(file.str().size()),
-                OvqState::file_bytes_after(state.shape(), state.options(), tokens))
-          << tokens;
+  for (const auto& [rope, weighted] : {std::pair{false, false}, {true, false}, {false, true}, {true, true}}) {
+    for (const StateDtype dtype : kStateDtypes) {
+      const OvqOptions options{.chunk = 8, .centroids = 10, .rope = rope, .weighted = weighted};
+      const OvqProblem problem(small_case(options, dtype));
+      for (const int64_t tokens : {0, 1, 7, 8, 13, 61}) {
+        const OvqState state = state_after(problem, tokens);
+        EXPECT_EQ(state.nbytes(), OvqState::nbytes_after(state.shape(), options, tokens, dtype)) << tokens;
+        EXPECT_EQ(static_cast<int64_t>(bytes_of(state).size()),
+                  OvqState::file_bytes_after(state.shape(), options, tokens, dtype))
+            << tokens;
+      }
     }
   }
 }
@@ -145,20 +152,22 @@ TEST(OvqState, SizeIsBounded) {
 }
 
 TEST(OvqState, BytesAreCounted) {
-  const OvqProblem problem({.tokens = 500, .options = {.chunk = 16, .centroids = 64}});
-  const int64_t before = memory_use().current;
-  {
-    std::vector<OvqState> states = problem.states();
-    ovq_attention_forward(problem.inputs(), {.o = Tensor({1, 500, 1, 16}).view(), .lse = {}, .assignments = {}},
-                          states);
-    EXPECT_EQ(memory_use().current - before, states[0].nbytes());
+  for (const StateDtype dtype : kStateDtypes) {
+    const OvqProblem problem({.tokens = 500, .options = {.chunk = 16, .centroids = 64}, .dtype = dtype});
+    const int64_t before = memory_use().current;
+    {
+      std::vector<OvqState> states = problem.states();
+      ovq_attention_forward(problem.inputs(), {.o = Tensor({1, 500, 1, 16}).view(), .lse = {}, .assignments = {}},
+                            states);
+      EXPECT_EQ(memory_use().current - before, states[0].nbytes());
+    }
+    EXPECT_EQ(memory_use().current, before);
   }
-  EXPECT_EQ(memory_use().current, before);
 }
 
 TEST(OvqState, CopiesAreDeep) {
   for (const OvqOptions& options : option_variants(8, 10)) {
-    const OvqProblem problem(small_case(options));
+    const OvqProblem problem(small_case(options, kStateDtypes[options.rope ? 1 : 0]));
     std::vector<OvqState> states{state_after(problem, 30)};
     const OvqState copy = states[0];
     const std::string bytes = bytes_of(copy);
@@ -170,25 +179,31 @@ TEST(OvqState, CopiesAreDeep) {
   }
 }
 
+void expect_round_trip(const OvqProblem& problem, int64_t tokens) {
+  const OvqState state = state_after(problem, tokens);
+  const std::string bytes = bytes_of(state);
+  const OvqState loaded = read_bytes(bytes);
+  EXPECT_EQ(loaded.shape(), state.shape());
+  EXPECT_EQ(loaded.options(), state.options());
+  expect_same_state(loaded, state);
+  EXPECT_EQ(bytes_of(loaded), bytes);
+
+  std::vector<OvqState> original{state}, reloaded{loaded};
+  const OvqForward expected = run_forward(problem.inputs(tokens, 61 - tokens), original);
+  const OvqForward actual = run_forward(problem.inputs(tokens, 61 - tokens), reloaded);
+  EXPECT_TRUE(same_bits(actual.o.values(), expected.o.values()));
+  EXPECT_TRUE(same_bits(actual.assignments, expected.assignments));
+  expect_same_state(reloaded[0], original[0]);
+}
+
 TEST(OvqState, BytesRoundTrip) {
   for (const OvqOptions& options : option_variants(8, 10)) {
-    const OvqProblem problem(small_case(options));
-    for (int64_t tokens : {0, 1, 8, 11, 16, 30, 48}) {
-      SCOPED_TRACE(testing::Message() << small_case(options) << ", at " << tokens);
-      const OvqState state = state_after(problem, tokens);
-      const std::string bytes = bytes_of(state);
-      const OvqState loaded = read_bytes(bytes);
-      EXPECT_EQ(loaded.shape(), state.shape());
-      EXPECT_EQ(loaded.options(), state.options());
-      expect_same_state(loaded, state);
-      EXPECT_EQ(bytes_of(loaded), bytes);
-
-      std::vector<OvqState> original{state}, reloaded{loaded};
-      const OvqForward expected = run_forward(problem.inputs(tokens, 61 - tokens), original);
-      const OvqForward actual = run_forward(problem.inputs(tokens, 61 - tokens), reloaded);
-      EXPECT_TRUE(same_bits(actual.o.values(), expected.o.values()));
-      EXPECT_TRUE(same_bits(actual.assignments, expected.assignments));
-      expect_same_state(reloaded[0], original[0]);
+    for (const StateDtype dtype : kStateDtypes) {
+      const OvqProblem problem(small_case(options, dtype));
+      for (int64_t tokens : {0, 1, 8, 11, 16, 30, 48}) {
+        SCOPED_TRACE(testing::Message() << small_case(options, dtype) << ", at " << tokens);
+        expect_round_trip(problem, tokens);
+      }
     }
   }
 }
@@ -244,10 +259,20 @@ ReadOutcome try_read(const std::string& bytes) {
   return outcome;
 }
 
-TEST(OvqStateFile, EveryTruncationIsAnError) {
+// Files of small states: plain, with rope, with weights, and stored as bfloat16.
+std::vector<std::string> small_files() {
+  std::vector<std::string> files;
   for (const auto& [rope, weighted] : {std::pair{false, false}, {true, false}, {true, true}}) {
     const OvqOptions options{.chunk = 8, .centroids = 10, .rope = rope, .weighted = weighted};
-    const std::string bytes = bytes_of(state_after(OvqProblem(small_case(options)), 27));
+    files.push_back(bytes_of(state_after(OvqProblem(small_case(options)), 27)));
+  }
+  const OvqOptions weighted{.chunk = 8, .centroids = 10, .weighted = true};
+  files.push_back(bytes_of(state_after(OvqProblem(small_case(weighted, StateDtype::bfloat16)), 27)));
+  return files;
+}
+
+TEST(OvqStateFile, EveryTruncationIsAnError) {
+  for (const std::string& bytes : small_files()) {
     for (size_t length = 0; length < bytes.size(); ++length) {
       const ReadOutcome outcome = try_read(bytes.substr(0, length));
       ASSERT_FALSE(outcome.accepted) << "the first " << length << " bytes";
@@ -257,9 +282,7 @@ TEST(OvqStateFile, EveryTruncationIsAnError) {
 }
 
 TEST(OvqStateFile, EveryFlippedByteIsAnError) {
-  for (const auto& [rope, weighted] : {std::pair{false, false}, {true, false}, {true, true}}) {
-    const OvqOptions options{.chunk = 8, .centroids = 10, .rope = rope, .weighted = weighted};
-    const std::string bytes = bytes_of(state_after(OvqProblem(small_case(options)), 27));
+  for (const std::string& bytes : small_files()) {
     for (size_t at = 0; at < bytes.size(); ++at) {
       for (const int flip : {0x01, 0x80, 0xff}) {
         std::string flipped = bytes;
@@ -289,9 +312,9 @@ std::string sealed(std::string bytes) {
   return bytes;
 }
 
-std::string file_of(const OvqOptions& options, int64_t tokens) {
-  return bytes_of(
-      state_after(OvqProblem({.tokens = tokens, .key_dim = 2, .value_dim = 2, .options = options}), tokens));
+std::string file_of(const OvqOptions& options, int64_t tokens, StateDtype dtype = StateDtype::float32) {
+  return bytes_of(state_after(
+      OvqProblem({.tokens = tokens, .key_dim = 2, .value_dim = 2, .options = options, .dtype = dtype}), tokens));
 }
 
 TEST(OvqStateFile, SealIsTheChecksum) {
@@ -314,10 +337,17 @@ TEST(OvqStateFile, HostileHeadersAllocateNothing) {
                             int64_t{1} << 62,
                             std::numeric_limits<int64_t>::max(),
                             std::numeric_limits<int64_t>::min()};
-  for (const auto& [rope, weighted] : {std::pair{false, false}, {true, false}, {false, true}}) {
+  struct Kind {
+    bool rope, weighted;
+    StateDtype dtype = StateDtype::float32;
+  };
+  for (const auto& [rope, weighted, dtype] :
+       {Kind{false, false}, Kind{true, false}, Kind{false, true}, Kind{true, true, StateDtype::bfloat16}}) {
     for (const int64_t tokens : {0, 3, 27}) {
-      const std::string bytes = file_of({.chunk = 8, .centroids = 10, .rope = rope, .weighted = weighted}, tokens);
-      for (size_t at = kShapeAt; at < kHeaderBytes; at += 8) {
+      const OvqOptions options{.chunk = 8, .centroids = 10, .rope = rope, .weighted = weighted};
+      const std::string bytes = file_of(options, tokens, dtype);
+      const size_t header = kHeaderBytes + (dtype == StateDtype::bfloat16 ? 16 : 0);
+      for (size_t at = kShapeAt; at < header; at += 8) {
         for (int64_t value : values) {
           std::string hostile = bytes;
           put(hostile, at, value);
@@ -328,10 +358,28 @@ TEST(OvqStateFile, HostileHeadersAllocateNothing) {
   }
 }
 
-// Programs that know no weights read what has none.
-TEST(OvqStateFile, VersionSaysWhetherThereAreWeights) {
-  EXPECT_EQ(file_of({.chunk = 8, .centroids = 10}, 27)[8], 1);
-  EXPECT_EQ(file_of({.chunk = 8, .centroids = 10, .weighted = true}, 27)[8], 2);
+// Programs that know no weights read what has none, and those that know no bfloat16 what is float32.
+TEST(OvqStateFile, VersionIsTheOldestThatCanHoldTheState) {
+  for (const bool rope : {false, true}) {
+    EXPECT_EQ(file_of({.chunk = 8, .centroids = 10, .rope = rope}, 27)[8], 1);
+    EXPECT_EQ(file_of({.chunk = 8, .centroids = 10, .rope = rope, .weighted = true}, 27)[8], 2);
+    for (const bool weighted : {false, true}) {
+      const OvqOptions options{.chunk = 8, .centroids = 10, .rope = rope, .weighted = weighted};
+      EXPECT_EQ(file_of(options, 27, StateDtype::bfloat16)[8], 3);
+    }
+  }
+}
+
+TEST(OvqStateFile, BadStorageIsAnError) {
+  const std::string bytes = file_of({.chunk = 8, .centroids = 10}, 27, StateDtype::bfloat16);
+  ASSERT_TRUE(try_read(sealed(bytes)).accepted);
+  for (const size_t field : {0, 1}) {
+    for (const int64_t value : {-1, 2, 1000}) {
+      std::string bad = bytes;
+      put(bad, kOptionsAt + 8 * field, value);
+      EXPECT_NE(try_read(sealed(bad)).error.find(field == 0 ? "weighted" : "dtype"), std::string::npos) << value;
+    }
+  }
 }
 
 TEST(OvqStateFile, BadWeightsAreErrors) {
@@ -377,7 +425,7 @@ TEST(OvqStateFile, BadFieldsAreErrorsBehindARightChecksum) {
     return outcome.accepted ? testing::AssertionFailure() << value << " at byte " << at << " was accepted"
                             : testing::AssertionSuccess();
   };
-  for (const uint32_t version : {0, 2, 3}) EXPECT_TRUE(rejected(8, version));
+  for (const uint32_t version : {0, 2, 3, 4}) EXPECT_TRUE(rejected(8, version));
   for (size_t field = 0; field < 4; ++field) {
     for (int64_t value : {int64_t{-1}, int64_t{77}, int64_t{1} << 40})
       EXPECT_TRUE(rejected(kShapeAt + 8 * field, value));

@@ -78,18 +78,19 @@ struct Everything {
 Everything run_ovq(const OvqProblem& problem) {
   std::vector<OvqState> states = problem.states();
   const OvqForward forward = run_forward(problem.inputs(), states);
-  const OvqGradientTensors gradients = run_backward(
-      problem.inputs(), forward, random_gradients(problem.inputs(), problem.states(), states, Layout::dense, 1));
   Everything everything;
   everything.add(forward.o);
   everything.add(forward.lse);
+  everything.assignments = forward.assignments;
+  for (const OvqState& state : states) everything.states += bytes_of(state);
+  if (problem.dtype != StateDtype::float32) return everything;  // no gradients
+  const OvqGradientTensors gradients = run_backward(
+      problem.inputs(), forward, random_gradients(problem.inputs(), problem.states(), states, Layout::dense, 1));
   everything.add(gradients.d_q);
   everything.add(gradients.d_k);
   everything.add(gradients.d_v);
   everything.add(gradients.d_beta);
   if (problem.options.weighted) everything.add(gradients.d_weights);
-  everything.assignments = forward.assignments;
-  for (const OvqState& state : states) everything.states += bytes_of(state);
   return everything;
 }
 
@@ -110,12 +111,15 @@ void expect_same_bits_for_any_threads(const OvqCase& c) {
 
 void expect_same_bits_in_every_variant(int64_t heads) {
   for (const OvqOptions& options : option_variants(32, 100)) {
-    expect_same_bits_for_any_threads({.tokens = 200,
-                                      .query_heads = 2 * heads,
-                                      .kv_heads = heads,
-                                      .key_dim = 20,
-                                      .value_dim = 36,
-                                      .options = options});
+    for (const StateDtype dtype : kStateDtypes) {
+      expect_same_bits_for_any_threads({.tokens = 200,
+                                        .query_heads = 2 * heads,
+                                        .kv_heads = heads,
+                                        .key_dim = 20,
+                                        .value_dim = 36,
+                                        .options = options,
+                                        .dtype = dtype});
+    }
   }
 }
 

@@ -218,6 +218,32 @@ TEST(OvqAttentionOp, TokensThatWaitDoNotFollowTheInputs) {
   }
 }
 
+TEST(OvqAttentionOp, StatesStoredAsBfloat16) {
+  const std::vector<Tensor> x = make_inputs({}, 1);
+  const kernels::OvqOptions options{.chunk = 8, .centroids = 12};
+  const auto run = [&](const std::vector<Tensor>& in, const std::vector<StatePtr>& states) {
+    return ovq_attention_with_state(in[0], in[1], in[2], in[3], options, {}, states, {}, Backend::automatic,
+                                    kernels::StateDtype::bfloat16);
+  };
+  const OvqResult narrow = run(x, {});
+  EXPECT_EQ(narrow.states[0]->dtype(), at::kBFloat16);
+  EXPECT_EQ(narrow.states[0]->tensors().keys.scalar_type(), at::kBFloat16);
+  EXPECT_EQ(narrow.states[0]->tensors().pending_keys.scalar_type(), at::kFloat);
+  EXPECT_EQ(run(x, narrow.states).states[0]->dtype(), at::kBFloat16);
+
+  const StatePtr wide = narrow.states[0]->to(kernels::StateDtype::float32);
+  EXPECT_TRUE(at::equal(wide->tensors().values, narrow.states[0]->tensors().values.to(at::kFloat)));
+  EXPECT_EQ(run(x, {wide}).states[0]->dtype(), at::kFloat) << "a state that is given keeps its dtype";
+  EXPECT_TRUE(
+      at::equal(State::from_bytes(narrow.states[0]->to_bytes())->tensors().keys, narrow.states[0]->tensors().keys));
+
+  using kernels::test::throws_naming;
+  const std::vector<Tensor> with_gradients = leaves(x, at::kFloat);
+  EXPECT_TRUE(throws_naming<std::invalid_argument>("bfloat16", [&] { run(with_gradients, {}); }));
+  EXPECT_TRUE(throws_naming<std::invalid_argument>("bfloat16", [&] { run(with_gradients, narrow.states); }));
+  EXPECT_TRUE(throws_naming<std::invalid_argument>("bfloat16", [&] { run(leaves(x, at::kDouble), {}); }));
+}
+
 TEST(OvqAttentionOp, ErrorsNameTheCall) {
   const std::vector<Tensor> x = make_inputs({}, 1);
   const auto states = ovq_attention_with_state(x[0], x[1], x[2], x[3], {.chunk = 8}, {}, {}).states;

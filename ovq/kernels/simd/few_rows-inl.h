@@ -1,7 +1,7 @@
 // Forward of a few rows (decode). The keys are read once, in order, and the vector lanes hold keys instead of rows;
 // each row sees the same operations in the same order as in a panel, so the result has the same bits.
 //
-// Bound by memory: (dk + dv) floats per key. First all scores, then the softmax (scalars per tile), then the values.
+// Bound by memory: (dk + dv) elements per key. First all scores, then the softmax (scalars per tile), then the values.
 #if defined(OVQ_KERNELS_SIMD_FEW_ROWS_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef OVQ_KERNELS_SIMD_FEW_ROWS_INL_H_
 #undef OVQ_KERNELS_SIMD_FEW_ROWS_INL_H_
@@ -22,80 +22,15 @@
 #include "ovq/kernels/simd/forward-inl.h"
 #include "ovq/kernels/simd/panel-inl.h"
 #include "ovq/kernels/simd/read_kernels.h"
+#include "ovq/kernels/simd/stored_rows-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace ovq::kernels::detail {
 namespace HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-inline constexpr int kFewRows = 5;        // queries and searched keys together
-inline constexpr int kValueRows = 8;      // values summed together: sequential reading, accumulators in L1
-inline constexpr int64_t kKeyGroup = 16;  // keys scored together
-
-#if HWY_TARGET == HWY_SCALAR
-
-template <int R>
-HWY_NOINLINE void dot_key_group(const float* HWY_RESTRICT rows, const float* HWY_RESTRICT keys, int64_t stride,
-                                int64_t count, int64_t dim, float (&dot)[R][kKeyGroup]) {
-  for (int r = 0; r < R; ++r) {
-    for (int64_t key = 0; key < count; ++key) {
-      float sum = 0.0f;
-      for (int64_t i = 0; i < dim; ++i) sum = rows[r * dim + i] * keys[key * stride + i] + sum;
-      dot[r][key] = sum;
-    }
-  }
-}
-
-#else
-
-inline constexpr int kKeyVectors = kKeyGroup / kLanes;
-
-// dot[row][key] <- rows[row] . keys[key] for up to kKeyGroup keys; rows are `dim` floats apart. Rows of keys lie one
-// after another, and the next group is prefetched in that order: the transposed access alone loses half the bandwidth.
-template <int R>
-HWY_NOINLINE void dot_key_group(const float* HWY_RESTRICT rows, const float* HWY_RESTRICT keys, int64_t stride,
-                                int64_t count, int64_t dim, float (&dot)[R][kKeyGroup]) {
-  const PanelTag d;
-  PanelVector acc[R][kKeyVectors];
-  for (int r = 0; r < R; ++r) {
-    for (int g = 0; g < kKeyVectors; ++g) acc[r][g] = hn::Zero(d);
-  }
-  const float* at[kKeyGroup];
-  for (int64_t key = 0; key < kKeyGroup; ++key) at[key] = keys + std::min(key, count - 1) * stride;
-  const float* ahead = keys + kKeyGroup * stride;
-  const int64_t whole = dim / 4 * 4;
-  for (int64_t i = 0; i < whole; i += 4) {
-    for (int line = 0; line < 4; ++line) hwy::Prefetch(ahead + (i + line) * kLine);
-#pragma GCC unroll 4
-    for (int g = 0; g < kKeyVectors; ++g) {
-      const float* const* group = at + g * kLanes;
-      PanelVector a = load_blocks(d, group, i), b = load_blocks(d, group + 1, i);
-      PanelVector c = load_blocks(d, group + 2, i), e = load_blocks(d, group + 3, i);
-      transpose(d, a, b, c, e);
-#pragma GCC unroll 8
-      for (int r = 0; r < R; ++r) {
-        const float* x = rows + r * dim + i;
-        acc[r][g] = hn::MulAdd(a, hn::Set(d, x[0]), acc[r][g]);
-        acc[r][g] = hn::MulAdd(b, hn::Set(d, x[1]), acc[r][g]);
-        acc[r][g] = hn::MulAdd(c, hn::Set(d, x[2]), acc[r][g]);
-        acc[r][g] = hn::MulAdd(e, hn::Set(d, x[3]), acc[r][g]);
-      }
-    }
-  }
-  for (int64_t i = whole; i < dim; ++i) {
-    alignas(64) float column[kKeyGroup];
-    for (int64_t key = 0; key < kKeyGroup; ++key) column[key] = at[key][i];
-    for (int g = 0; g < kKeyVectors; ++g) {
-      const PanelVector a = hn::Load(d, column + g * kLanes);
-      for (int r = 0; r < R; ++r) acc[r][g] = hn::MulAdd(a, hn::Set(d, rows[r * dim + i]), acc[r][g]);
-    }
-  }
-  for (int r = 0; r < R; ++r) {
-    for (int g = 0; g < kKeyVectors; ++g) hn::Store(acc[r][g], d, dot[r] + g * kLanes);
-  }
-}
-
-#endif  // HWY_TARGET == HWY_SCALAR
+inline constexpr int kFewRows = 5;    // queries and searched keys together
+inline constexpr int kValueRows = 8;  // values summed together: sequential reading, accumulators in L1
 
 struct FewRows {
   const float* rows;  // [queries + searched][key_dim]
@@ -106,15 +41,17 @@ struct FewRows {
   float* scores[kFewRows];  // of each query
 };
 
-// Scores of the keys [begin, end); with `search` the nearest key of the searched rows too.
-template <int R>
-HWY_NOINLINE void score_keys(FewRows& few, const KeyRun& keys, int64_t begin, int64_t end, int64_t dim, bool search) {
+// Scores of the keys [begin, end) of a run, which lie at `rows`; with `search` the nearest key of the searched rows
+// too.
+template <int R, class T>
+HWY_NOINLINE void score_keys(FewRows& few, const KeyRun& keys, const T* rows, int64_t begin, int64_t end, int64_t dim,
+                             bool search) {
   const PanelTag d;
   alignas(64) float dot[R][kKeyGroup];
   alignas(64) float bias[kKeyGroup] = {};
   for (int64_t key = begin; key < end; key += kKeyGroup) {
     const int64_t count = std::min(kKeyGroup, end - key);
-    dot_key_group<R>(few.rows, keys.keys + key * keys.key_stride, keys.key_stride, count, dim, dot);
+    dot_key_group<R>(few.rows, rows + key * keys.key_stride, keys.key_stride, count, dim, dot);
     if (keys.log_counts != nullptr) std::memcpy(bias, keys.log_counts + key, count * sizeof(float));
     for (int r = 0; r < few.queries; ++r) {
       alignas(64) float s[kKeyGroup];
@@ -140,9 +77,10 @@ struct RowSoftmax {
 };
 
 // scores <- p of the keys [begin, end), as softmax_tile does; returns 2^(m - m'). The sum is bound by the latency of
-// its additions: the memory meanwhile fetches `values`.
+// its additions: the memory meanwhile fetches `values`, a line per key.
+template <class T>
 HWY_NOINLINE float softmax_row(RowSoftmax& state, float* HWY_RESTRICT scores, int64_t begin, int64_t end,
-                               const float* values) {
+                               const T* values) {
   const PanelTag d;
   alignas(64) float lanes[kLanes];
   PanelVector maxima = hn::Set(d, state.max);
@@ -156,7 +94,7 @@ HWY_NOINLINE float softmax_row(RowSoftmax& state, float* HWY_RESTRICT scores, in
   float sum = 0.0f;
   for (int64_t key = begin; key < end; key += kLanes) {
     const int64_t count = std::min<int64_t>(kLanes, end - key);
-    for (int line = 0; line < kLanes; ++line, values += kLine) hwy::Prefetch(values);
+    for (int line = 0; line < kLanes; ++line, values += kLineOf<T>) hwy::Prefetch(values);
     std::memset(lanes, 0, sizeof(lanes));
     std::memcpy(lanes, scores + key, count * sizeof(float));
     hn::Store(exp2(d, hn::Sub(hn::Load(d, lanes), hn::Set(d, max))), d, lanes);
@@ -169,41 +107,20 @@ HWY_NOINLINE float softmax_row(RowSoftmax& state, float* HWY_RESTRICT scores, in
   return rescale;
 }
 
-// acc[column] <- acc[column] + sum_i p[i] values[i][column] over `Keys` keys
-template <int Keys, class D>
-HWY_INLINE void accumulate_columns(D d, const float* HWY_RESTRICT p, const float* HWY_RESTRICT values, int64_t stride,
-                                   int64_t begin, int64_t end, float* HWY_RESTRICT acc) {
-  static_assert(Keys <= 8);  // or the weights would not stay in registers
-  const int64_t lanes = hn::Lanes(d);
-  const float* ahead = values + Keys * stride;
-  hn::Vec<D> weights[Keys];
-#pragma GCC unroll 8
-  for (int i = 0; i < Keys; ++i) weights[i] = hn::Set(d, p[i]);
-  for (int64_t column = begin; column + lanes <= end; column += lanes) {
-    // The next rows, in the order in which they lie.
-    for (int64_t i = 0; i < Keys * lanes; i += kLine) hwy::Prefetch(ahead + column * Keys + i);
-    auto sum = hn::LoadU(d, acc + column);
-#pragma GCC unroll 8
-    for (int i = 0; i < Keys; ++i) sum = hn::MulAdd(weights[i], hn::LoadU(d, values + i * stride + column), sum);
-    hn::StoreU(sum, d, acc + column);
-  }
-}
-
 // out <- out rescale + p . v over the keys [begin, end)
-HWY_NOINLINE void accumulate_row(const float* p, const KeyRun& keys, int64_t begin, int64_t end, int64_t dim,
-                                 float rescale, float* HWY_RESTRICT acc, float* HWY_RESTRICT out) {
+template <class T>
+HWY_NOINLINE void accumulate_row(const float* p, const T* values, int64_t stride, int64_t begin, int64_t end,
+                                 int64_t dim, float rescale, float* HWY_RESTRICT acc, float* HWY_RESTRICT out) {
   const PanelTag d;
   const hn::CappedTag<float, 1> one;
   const int64_t whole = dim / kLanes * kLanes;
   std::memset(acc, 0, dim * sizeof(float));
-  const auto accumulate = [=, &keys](auto count, int64_t key) HWY_ATTR {
-    const float* values = keys.values + key * keys.value_stride;
-    accumulate_columns<count>(d, p + key, values, keys.value_stride, 0, whole, acc);
-    accumulate_columns<count>(one, p + key, values, keys.value_stride, whole, dim, acc);
-  };
   int64_t key = begin;
-  for (; key + kValueRows <= end; key += kValueRows) accumulate(std::integral_constant<int, kValueRows>(), key);
-  for (; key < end; ++key) accumulate(std::integral_constant<int, 1>(), key);
+  for (; key + kValueRows <= end; key += kValueRows) {
+    add_values<kValueRows>(p + key, values + key * stride, stride, dim, acc);
+  }
+  for (; key < end; ++key) add_values<1>(p + key, values + key * stride, stride, dim, acc);
+  if constexpr (kNarrow<T>) in_order(acc, dim);
   for (int64_t i = 0; i < whole; i += kLanes) {
     hn::StoreU(hn::MulAdd(hn::LoadU(d, out + i), hn::Set(d, rescale), hn::LoadU(d, acc + i)), d, out + i);
   }
@@ -245,9 +162,13 @@ HWY_NOINLINE void forward_few_rows(const ForwardBlock& block, Workspace& workspa
     few.best_centroid[r] = 0;
   }
 
-  score_keys<R>(few, reading.dictionary, 0, dictionary, dim, true);
+  if (reading.dictionary.narrow()) {
+    score_keys<R>(few, reading.dictionary, reading.dictionary.narrow_keys, 0, dictionary, dim, true);
+  } else {
+    score_keys<R>(few, reading.dictionary, reading.dictionary.keys, 0, dictionary, dim, true);
+  }
   for (int r = 0; r < few.queries; ++r) few.scores[r] += dictionary;
-  if (few.queries > 0) score_keys<R>(few, reading.window, first, last + 1, dim, false);
+  if (few.queries > 0) score_keys<R>(few, reading.window, reading.window.keys, first, last + 1, dim, false);
   for (int r = 0; r < few.searched; ++r) {
     block.best_similarity[r] = few.best_similarity[r];
     block.best_centroid[r] = few.best_centroid[r];
@@ -258,17 +179,25 @@ HWY_NOINLINE void forward_few_rows(const ForwardBlock& block, Workspace& workspa
     RowSoftmax softmax;
     std::memset(out, 0, reading.value_dim * sizeof(float));
     // In the steps of a panel: of kTile keys, or all at once.
-    const auto read = [&](const KeyRun& keys, float* p, int64_t begin, int64_t end, int64_t step) HWY_ATTR {
+    const auto read = [&](const auto* values, int64_t stride, float* p, int64_t begin, int64_t end,
+                          int64_t step) HWY_ATTR {
       for (int64_t tile = begin / step * step; tile < end; tile += step) {
         const int64_t tile_begin = std::max(begin, tile), tile_end = std::min(end, tile + step);
-        const float* ahead = keys.values + (tile_begin + kValueRows) * keys.value_stride;
-        const float rescale = softmax_row(softmax, p, tile_begin, tile_end, ahead);
-        accumulate_row(p, keys, tile_begin, tile_end, reading.value_dim, rescale, acc, out);
+        const float rescale =
+            softmax_row(softmax, p, tile_begin, tile_end, values + (tile_begin + kValueRows) * stride);
+        accumulate_row(p, values, stride, tile_begin, tile_end, reading.value_dim, rescale, acc, out);
       }
     };
-    read(reading.dictionary, few.scores[r] - dictionary, 0, dictionary, kTile);
+    const KeyRun& centroids = reading.dictionary;
+    float* const p = few.scores[r] - dictionary;
+    if (centroids.narrow()) {
+      read(centroids.narrow_values, centroids.value_stride, p, 0, dictionary, kTile);
+    } else {
+      read(centroids.values, centroids.value_stride, p, 0, dictionary, kTile);
+    }
     const int64_t window_end = reading.last(row) + 1;
-    read(reading.window, few.scores[r], reading.first(row), window_end, reading.walked_span() > 0 ? window_end : kTile);
+    read(reading.window.values, reading.window.value_stride, few.scores[r], reading.first(row), window_end,
+         reading.walked_span() > 0 ? window_end : kTile);
     const float inverse = 1.0f / softmax.sum;
     float* o = block.o.at(row, reading.group);
     for (int64_t i = 0; i < reading.value_dim; ++i) o[i] = out[i] * inverse;

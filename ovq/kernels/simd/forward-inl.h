@@ -25,6 +25,7 @@
 #include "ovq/kernels/simd/matmul-inl.h"
 #include "ovq/kernels/simd/panel-inl.h"
 #include "ovq/kernels/simd/read_kernels.h"
+#include "ovq/kernels/simd/stored_rows-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace ovq::kernels::detail {
@@ -358,10 +359,10 @@ HWY_INLINE PanelVector larger(PanelVector x, PanelVector current) {
 }
 
 // best <- max(best, keys . k), strictly, so that the first of equals stays and NaN never enters. Most runs have nothing
-// better for any lane, once some keys have been seen.
+// better for any lane, once some keys have been seen. The key at `tile` is the centroid `first_centroid`.
 template <class S>
 HWY_NOINLINE void search_tile(const float* panel, const KeyRun& keys, int64_t tile, int64_t count, int64_t dim,
-                              float* best_similarity, int32_t* best_centroid, Ahead& ahead) {
+                              int64_t first_centroid, float* best_similarity, int32_t* best_centroid, Ahead& ahead) {
   const PanelTag d;
   const hn::RebindToSigned<PanelTag> di;
   PanelVector best[kVectors];
@@ -388,7 +389,7 @@ HWY_NOINLINE void search_tile(const float* panel, const KeyRun& keys, int64_t ti
       auto run_index = index[x];
 #pragma GCC unroll 12
       for (int r = 0; r < R; ++r) {
-        const auto centroid = hn::Set(di, static_cast<int32_t>(tile + key + r));
+        const auto centroid = hn::Set(di, static_cast<int32_t>(first_centroid + key + r));
         const auto better = hn::Gt(acc[r][x], run_best);
         run_best = hn::IfThenElse(better, acc[r][x], run_best);
         run_index = hn::IfThenElse(hn::RebindMask(di, better), centroid, run_index);
@@ -454,6 +455,25 @@ HWY_INLINE void walk_window(const ForwardBlock& block, int64_t panels, const Pan
   }
 }
 
+// The keys [tile, tile + count) of a run in float32: the run itself from `tile` on; stored as bfloat16, a copy.
+HWY_INLINE KeyRun wide_tile(const KeyRun& keys, int64_t tile, int64_t count, Workspace& workspace) {
+  KeyRun wide = keys;
+  wide.count = count;
+  wide.log_counts = keys.log_counts == nullptr ? nullptr : keys.log_counts + tile;
+  if (keys.narrow()) {
+    float* const to = workspace.wide.ensure(kTile * (keys.key_stride + keys.value_stride));
+    float* const values = to + kTile * keys.key_stride;
+    widen(keys.narrow_keys + tile * keys.key_stride, count * keys.key_stride, to);
+    widen(keys.narrow_values + tile * keys.value_stride, count * keys.value_stride, values);
+    wide.keys = to;
+    wide.values = values;
+  } else {
+    wide.keys = keys.keys + tile * keys.key_stride;
+    wide.values = keys.values + tile * keys.value_stride;
+  }
+  return wide;
+}
+
 HWY_NOINLINE void forward_panels(const ForwardBlock& block, Workspace& workspace) {
   const Reading& reading = *block.reading;
   const int64_t dim = reading.key_dim;
@@ -506,21 +526,22 @@ HWY_NOINLINE void forward_panels(const ForwardBlock& block, Workspace& workspace
     }
   }
 
-  const bool dictionary_far = beyond_cache(reading, reading.dictionary.count, 1);
-  for (int64_t tile = 0; tile < reading.dictionary.count; tile += kTile) {
-    const KeyRun& keys = reading.dictionary;
-    const int64_t count = std::min(kTile, keys.count - tile);
+  const KeyRun& dictionary = reading.dictionary;
+  const bool fetch = !dictionary.narrow() && beyond_cache(reading, dictionary.count, 1);
+  for (int64_t tile = 0; tile < dictionary.count; tile += kTile) {
+    const int64_t count = std::min(kTile, dictionary.count - tile);
+    const KeyRun keys = wide_tile(dictionary, tile, count, workspace);
     Ahead ahead;
-    if (dictionary_far) ahead.add(reading, keys, tile + count, std::min(kTile, keys.count - tile - count));
-    ahead.add_share(block.upcoming, tile, tile + count, keys.count);
+    if (fetch) ahead.add(reading, dictionary, tile + count, std::min(kTile, dictionary.count - tile - count));
+    ahead.add_share(block.upcoming, tile, tile + count, dictionary.count);
     ahead.spread((panels + search_panels) * (count / kRun));
     for (int64_t p = 0; p < panels; ++p) {
       const ForwardPanel panel = panel_at(p);
-      read_tile(reading, panel, keys, tile, TileRange::all(count, panel.rows), scores, ahead);
+      read_tile(reading, panel, keys, 0, TileRange::all(count, panel.rows), scores, ahead);
     }
     for (int64_t p = 0; p < search_panels; ++p) {
       for_used_vectors(block.search_count - p * kPanel, [&](auto slice) HWY_ATTR {
-        search_tile<decltype(slice)>(search_memory + p * search_floats, keys, tile, count, dim, search_similarity(p),
+        search_tile<decltype(slice)>(search_memory + p * search_floats, keys, 0, count, dim, tile, search_similarity(p),
                                      search_centroid(p), ahead);
       });
     }

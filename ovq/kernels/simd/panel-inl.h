@@ -63,14 +63,15 @@ HWY_INLINE void transpose(Tag tag, Vector& a, Vector& b, Vector& c, Vector& d) {
   d = hn::BitCast(tag, hn::InterleaveUpper(wide, ab_high, cd_high));
 }
 
-// Four floats of every fourth row, from column i on: rows[0] in the first 128 bits, rows[4] in the next
-template <class Tag>
-HWY_INLINE hn::Vec<Tag> load_blocks(Tag tag, const float* const* rows, int64_t i) {
+// Four floats, or eight elements of half the size, of every fourth row, from column i on: rows[0] in the first 128
+// bits, rows[4] in the next
+template <class Tag, class T>
+HWY_INLINE hn::Vec<Tag> load_blocks(Tag tag, const T* const* rows, int64_t i) {
   if constexpr (hn::MaxLanes(Tag()) > 4) {
     const hn::Half<Tag> half;
     return hn::Combine(tag, load_blocks(half, rows + hn::MaxLanes(half), i), load_blocks(half, rows, i));
   } else {
-    return hn::LoadU(tag, rows[0] + i);
+    return hn::LoadU(tag, reinterpret_cast<const float*>(rows[0] + i));
   }
 }
 

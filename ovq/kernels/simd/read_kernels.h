@@ -11,6 +11,7 @@
 #include <limits>
 #include <span>
 
+#include "ovq/kernels/memory/bfloat16.h"
 #include "ovq/kernels/memory/buffer.h"
 
 namespace ovq::kernels::detail {
@@ -36,13 +37,17 @@ struct Rows {
   }
 };
 
-// Consecutive keys with their values.
+// Consecutive keys with their values. Keys and values stored as bfloat16 are `narrow`; the others are then null.
 struct KeyRun {
   const float* keys = nullptr;
   const float* values = nullptr;
   const float* log_counts = nullptr;  // base 2, added to the scores; nullptr: zero
   int64_t key_stride = 0, value_stride = 0;
   int64_t count = 0;
+  const Bfloat16* narrow_keys = nullptr;
+  const Bfloat16* narrow_values = nullptr;
+
+  bool narrow() const { return narrow_keys != nullptr; }
 };
 
 // Where gradients of a KeyRun accumulate, in padded rows.
@@ -125,6 +130,7 @@ struct Workspace {
   Buffer<float> packed{Lifetime::scratch};
   Buffer<float> scores{Lifetime::scratch};
   Buffer<float> d_q{Lifetime::scratch};
+  Buffer<float> wide{Lifetime::scratch};  // a tile of keys and values that are stored as bfloat16
 };
 
 struct ReadKernels {

@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-#include "ovq/kernels/bfloat16.h"
+#include "ovq/kernels/memory/bfloat16.h"
 
 namespace ovq::kernels {
 

@@ -6,8 +6,6 @@
 #include <cstdint>
 #include <cstring>
 
-#include "ovq/kernels/small_rows.h"
-
 namespace ovq::kernels {
 
 struct Bfloat16 {
@@ -28,15 +26,16 @@ inline Bfloat16 to_bfloat16(float x) {
 
 namespace detail {
 
-// to[i] <- f(from[i]) in blocks, as in small_rows.h; the rows do not overlap
+// to[i] <- f(from[i]); the rows do not overlap. In blocks that compile to a few vector instructions.
 template <class From, class To, class F>
 inline void convert_row(const From* from, int64_t dim, To* to, const F& f) {
+  constexpr int64_t kBlock = 16;
   int64_t i = 0;
-  for (; i + kRowBlock <= dim; i += kRowBlock) {
-    From x[kRowBlock];
-    To y[kRowBlock];
+  for (; i + kBlock <= dim; i += kBlock) {
+    From x[kBlock];
+    To y[kBlock];
     std::memcpy(x, from + i, sizeof(x));
-    for (int64_t j = 0; j < kRowBlock; ++j) y[j] = f(x[j]);
+    for (int64_t j = 0; j < kBlock; ++j) y[j] = f(x[j]);
     std::memcpy(to + i, y, sizeof(y));
   }
   for (; i < dim; ++i) to[i] = f(from[i]);

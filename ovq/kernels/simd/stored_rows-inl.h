@@ -1,0 +1,204 @@
+// Keys and values as they are stored, float32 or bfloat16, read once and in order: products of a group of keys with a
+// few rows, weighted sums of values, and widening to float32.
+//
+// A 32-bit lane of bfloat16 holds two columns. The lower one is the float that a shift by 16 leaves, the upper one what
+// a mask leaves: two cheap operations widen two vectors, and nothing crosses a lane.
+#if defined(OVQ_KERNELS_SIMD_STORED_ROWS_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef OVQ_KERNELS_SIMD_STORED_ROWS_INL_H_
+#undef OVQ_KERNELS_SIMD_STORED_ROWS_INL_H_
+#else
+#define OVQ_KERNELS_SIMD_STORED_ROWS_INL_H_
+#endif
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+#include <type_traits>
+
+#include "hwy/cache_control.h"
+#include "hwy/highway.h"
+#include "ovq/kernels/memory/bfloat16.h"
+#include "ovq/kernels/simd/matmul-inl.h"
+#include "ovq/kernels/simd/panel-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace ovq::kernels::detail {
+namespace HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+inline constexpr int64_t kKeyGroup = 16;  // keys scored together
+
+template <class T>
+inline constexpr bool kNarrow = std::is_same_v<T, Bfloat16>;
+template <class T>
+inline constexpr int64_t kLineOf = 64 / static_cast<int64_t>(sizeof(T));  // elements of a cache line
+
+HWY_INLINE float as_float(float x) { return x; }
+HWY_INLINE float as_float(Bfloat16 x) { return to_float(x); }
+
+// The lower and the upper column of pairs of bfloat16
+HWY_INLINE PanelVector lower_columns(PanelVector pairs) {
+  const hn::RebindToUnsigned<PanelTag> du;
+  return hn::BitCast(PanelTag(), hn::ShiftLeft<16>(hn::BitCast(du, pairs)));
+}
+HWY_INLINE PanelVector upper_columns(PanelVector pairs) {
+  const hn::RebindToUnsigned<PanelTag> du;
+  return hn::BitCast(PanelTag(), hn::And(hn::BitCast(du, pairs), hn::Set(du, 0xffff0000u)));
+}
+HWY_INLINE PanelVector load_pairs(const Bfloat16* from) {
+  const hn::RebindToUnsigned<PanelTag> du;
+  return hn::BitCast(PanelTag(), hn::LoadU(du, reinterpret_cast<const uint32_t*>(from)));
+}
+
+HWY_INLINE PanelVector load_wide(const float* from) { return hn::LoadU(PanelTag(), from); }
+HWY_INLINE PanelVector load_wide(const Bfloat16* from) {
+  const hn::Rebind<hwy::bfloat16_t, PanelTag> narrow;
+  return hn::PromoteTo(PanelTag(), hn::LoadU(narrow, reinterpret_cast<const hwy::bfloat16_t*>(from)));
+}
+
+#if HWY_TARGET == HWY_SCALAR
+
+template <int R, class T>
+HWY_NOINLINE void dot_key_group(const float* HWY_RESTRICT rows, const T* HWY_RESTRICT keys, int64_t stride,
+                                int64_t count, int64_t dim, float (&dot)[R][kKeyGroup]) {
+  for (int r = 0; r < R; ++r) {
+    for (int64_t key = 0; key < count; ++key) {
+      float sum = 0.0f;
+      for (int64_t i = 0; i < dim; ++i) sum = rows[r * dim + i] * as_float(keys[key * stride + i]) + sum;
+      dot[r][key] = sum;
+    }
+  }
+}
+
+#else
+
+inline constexpr int kKeyVectors = kKeyGroup / kLanes;
+
+// dot[row][key] <- rows[row] . keys[key] for up to kKeyGroup keys; rows are `dim` floats apart. Rows of keys lie one
+// after another, and the next group is prefetched in that order: the transposed access alone loses half the bandwidth.
+template <int R, class T>
+HWY_NOINLINE void dot_key_group(const float* HWY_RESTRICT rows, const T* HWY_RESTRICT keys, int64_t stride,
+                                int64_t count, int64_t dim, float (&dot)[R][kKeyGroup]) {
+  const PanelTag d;
+  constexpr int64_t kColumns = 16 / static_cast<int64_t>(sizeof(T));  // of a 128-bit block
+  PanelVector acc[R][kKeyVectors];
+  for (int r = 0; r < R; ++r) {
+    for (int g = 0; g < kKeyVectors; ++g) acc[r][g] = hn::Zero(d);
+  }
+  const T* at[kKeyGroup];
+  for (int64_t key = 0; key < kKeyGroup; ++key) at[key] = keys + std::min(key, count - 1) * stride;
+  const T* ahead = keys + kKeyGroup * stride;
+  const auto add = [&](int g, int64_t column, PanelVector of_keys) HWY_ATTR {
+#pragma GCC unroll 8
+    for (int r = 0; r < R; ++r) acc[r][g] = hn::MulAdd(of_keys, hn::Set(d, rows[r * dim + column]), acc[r][g]);
+  };
+  // The vector has one column, or a pair of them, of each key.
+  const auto add_columns = [&](int g, int64_t column, PanelVector of_keys) HWY_ATTR {
+    if constexpr (kNarrow<T>) {
+      add(g, column, lower_columns(of_keys));
+      add(g, column + 1, upper_columns(of_keys));
+    } else {
+      add(g, column, of_keys);
+    }
+  };
+  const int64_t whole = dim / kColumns * kColumns;
+  for (int64_t i = 0; i < whole; i += kColumns) {
+    for (int line = 0; line < 4; ++line) hwy::Prefetch(ahead + i * kKeyGroup + line * kLineOf<T>);
+#pragma GCC unroll 4
+    for (int g = 0; g < kKeyVectors; ++g) {
+      const T* const* group = at + g * kLanes;
+      PanelVector a = load_blocks(d, group, i), b = load_blocks(d, group + 1, i);
+      PanelVector c = load_blocks(d, group + 2, i), e = load_blocks(d, group + 3, i);
+      transpose(d, a, b, c, e);
+      add_columns(g, i, a);
+      add_columns(g, i + kColumns / 4, b);
+      add_columns(g, i + kColumns / 2, c);
+      add_columns(g, i + 3 * kColumns / 4, e);
+    }
+  }
+  for (int64_t i = whole; i < dim; ++i) {
+    alignas(64) float column[kKeyGroup];
+    for (int64_t key = 0; key < kKeyGroup; ++key) column[key] = as_float(at[key][i]);
+    for (int g = 0; g < kKeyVectors; ++g) add(g, i, hn::Load(d, column + g * kLanes));
+  }
+  for (int r = 0; r < R; ++r) {
+    for (int g = 0; g < kKeyVectors; ++g) hn::Store(acc[r][g], d, dot[r] + g * kLanes);
+  }
+}
+
+#endif  // HWY_TARGET == HWY_SCALAR
+
+// acc[column] <- acc[column] + sum_i p[i] values[i][column] over `Keys` keys. Of bfloat16 the whole pairs of vectors of
+// columns have the lower column of each lane first, then the upper ones: see in_order().
+template <int Keys, class T>
+HWY_INLINE void add_values(const float* HWY_RESTRICT p, const T* HWY_RESTRICT values, int64_t stride, int64_t dim,
+                           float* HWY_RESTRICT acc) {
+  static_assert(Keys <= 8);  // or the weights would not stay in registers
+  const PanelTag d;
+  constexpr int64_t kStep = kNarrow<T> ? 2 * kLanes : kLanes;  // columns
+  const T* ahead = values + Keys * stride;
+  PanelVector weights[Keys];
+#pragma GCC unroll 8
+  for (int i = 0; i < Keys; ++i) weights[i] = hn::Set(d, p[i]);
+  int64_t column = 0;
+  for (; column + kStep <= dim; column += kStep) {
+    // The next rows, in the order in which they lie.
+    for (int64_t i = 0; i < Keys * kStep; i += kLineOf<T>) hwy::Prefetch(ahead + column * Keys + i);
+    PanelVector sum = hn::LoadU(d, acc + column);
+    if constexpr (kNarrow<T>) {
+      PanelVector upper = hn::LoadU(d, acc + column + kLanes);
+#pragma GCC unroll 8
+      for (int i = 0; i < Keys; ++i) {
+        const PanelVector pairs = load_pairs(values + i * stride + column);
+        sum = hn::MulAdd(weights[i], lower_columns(pairs), sum);
+        upper = hn::MulAdd(weights[i], upper_columns(pairs), upper);
+      }
+      hn::StoreU(upper, d, acc + column + kLanes);
+    } else {
+#pragma GCC unroll 8
+      for (int i = 0; i < Keys; ++i) sum = hn::MulAdd(weights[i], hn::LoadU(d, values + i * stride + column), sum);
+    }
+    hn::StoreU(sum, d, acc + column);
+  }
+  if (kNarrow<T> && column + kLanes <= dim) {
+    PanelVector sum = hn::LoadU(d, acc + column);
+#pragma GCC unroll 8
+    for (int i = 0; i < Keys; ++i) sum = hn::MulAdd(weights[i], load_wide(values + i * stride + column), sum);
+    hn::StoreU(sum, d, acc + column);
+    column += kLanes;
+  }
+  const hn::CappedTag<float, 1> one;
+  for (; column < dim; ++column) {
+    auto sum = hn::LoadU(one, acc + column);
+    for (int i = 0; i < Keys; ++i) {
+      sum = hn::MulAdd(hn::Set(one, p[i]), hn::Set(one, as_float(values[i * stride + column])), sum);
+    }
+    hn::StoreU(sum, one, acc + column);
+  }
+}
+
+// Sums of add_values() of bfloat16 as they are; then in the order of the columns
+HWY_INLINE void in_order(float* HWY_RESTRICT acc, int64_t dim) {
+  float lower[kLanes];
+  for (int64_t column = 0; column + 2 * kLanes <= dim; column += 2 * kLanes) {
+    std::memcpy(lower, acc + column, sizeof(lower));
+    for (int64_t i = 0; i < kLanes; ++i) {
+      const float upper = acc[column + kLanes + i];  // read before it is overwritten: 2 i + 1 <= kLanes + i
+      acc[column + 2 * i] = lower[i];
+      acc[column + 2 * i + 1] = upper;
+    }
+  }
+}
+
+// to <- from, `count` elements, a multiple of kPadding
+HWY_NOINLINE void widen(const Bfloat16* HWY_RESTRICT from, int64_t count, float* HWY_RESTRICT to) {
+  for (int64_t i = 0; i < count; i += kPadding) {
+    for (int64_t j = 0; j < kPadding; ++j) to[i + j] = to_float(from[i + j]);
+  }
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace ovq::kernels::detail
+HWY_AFTER_NAMESPACE();
+
+#endif
