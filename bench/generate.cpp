@@ -12,6 +12,7 @@
 #include "ovq/models/inspect.h"
 #include "ovq/models/presets.h"
 #include "ovq/models/session.h"
+#include "ovq/models/storage.h"
 #include "ovq/ops/backend.h"
 
 #include <fmt/format.h>
@@ -50,8 +51,8 @@ double prompt_flops(const models::ModelConfig& config, int64_t tokens) {
   return count * inspection.contexts.front().forward - 2 * static_cast<double>(inspection.head) * (count - 1);
 }
 
-Tensor logits_of(LanguageModel& model, const std::vector<int32_t>& tokens) {
-  ModelState state;
+Tensor logits_of(LanguageModel& model, const std::vector<int32_t>& tokens, models::StateDtype dtype) {
+  ModelState state(dtype);
   models::Session session(model, state);
   const std::span<const int32_t> all = tokens;
   const int64_t last = static_cast<int64_t>(tokens.size()) - 1;
@@ -65,24 +66,32 @@ double relative_error(const Tensor& x, const Tensor& truth) {
   return ((x - truth).norm() / truth.norm()).item<double>();
 }
 
-std::string mismatch_of(LanguageModel& model) {
+// Weights as they are; states in float32 against the composed model, then as they are stored against float32.
+std::string mismatch_of(LanguageModel& model, models::StateDtype dtype) {
   const std::vector<int32_t> tokens = random_tokens(model.config(), kCheckedTokens);
   Tensor composed;
   {
     const ops::BackendScope scope(ops::Backend::composed);
-    composed = logits_of(model, tokens);
+    composed = logits_of(model, tokens, models::StateDtype::float32);
   }
-  const double error = relative_error(logits_of(model, tokens), composed);
-  if (error <= kTolerance) return "";
+  const Tensor fused = logits_of(model, tokens, models::StateDtype::float32);
+  const double error = relative_error(fused, composed);
+  const double rounding = relative_error(logits_of(model, tokens, dtype), fused);
+  if (error <= kTolerance && rounding <= kStateTolerance) return "";
+  if (error <= kTolerance) {
+    return fmt::format("with states as {} the logits differ by {:.2e}; at most {}", name_of(dtype), rounding,
+                       kStateTolerance);
+  }
   return fmt::format("the logits differ from those of the composed model by {:.2e}; at most {}", error, kTolerance);
 }
 
-void measure(LanguageModel& model, const GenerateBenchOptions& options, GenerateCase& result, int rounds) {
+void measure(LanguageModel& model, const GenerateBenchOptions& options, models::StateDtype dtype, GenerateCase& result,
+             int rounds) {
   const std::vector<int32_t> prompt = random_tokens(model.config(), options.context);
   const Bystanders bystanders;
   std::vector<double> prompts, tokens;
   for (int round = 0; round < rounds; ++round) {
-    ModelState state;
+    ModelState state(dtype);
     models::Session session(model, state);
     models::Sampler sampler({});
     prompts.push_back(time_once([&] { session.read(prompt, {.piece = options.piece}); }));
@@ -131,11 +140,12 @@ GenerateReport run_generate(const GenerateBenchOptions& asked) {
     GenerateCase result{.name = variant.name, .prompt_tokens = options.context};
     result.prompt_flops = prompt_flops(config, options.context);
     if (variant.narrow) model->store_bfloat16_weights();
-    if (!variant.backend) result.mismatch = mismatch_of(*model);
+    const models::StateDtype dtype = variant.narrow ? models::StateDtype::bfloat16 : models::StateDtype::float32;
+    if (!variant.backend) result.mismatch = mismatch_of(*model, dtype);
     if (result.mismatch.empty()) {
       const ops::BackendScope scope(variant.backend.value_or(ops::Backend::automatic));
       probe();
-      measure(*model, options, result, variant.backend ? 1 : options.rounds);
+      measure(*model, options, dtype, result, variant.backend ? 1 : options.rounds);
       probe();
     }
     report.cases.push_back(result);

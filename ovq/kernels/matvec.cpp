@@ -10,7 +10,8 @@ namespace ovq::kernels {
 namespace {
 
 constexpr const char* kMatvec = "matvec";
-constexpr int64_t kBlockBytes = 1 << 17;    // of weights that a thread takes at a time
+constexpr int64_t kBlockBytes = 1 << 17;    // of weights that a thread takes at a time, at most
+constexpr int64_t kBlocksPerThread = 4;     // at least, where the matrices are small
 constexpr int64_t kWorthThreads = 1 << 16;  // multiply-adds
 
 struct MatvecPlace {
@@ -18,21 +19,27 @@ struct MatvecPlace {
   int64_t first = 0, count = 0;  // of its outputs
 };
 
-int64_t block_outputs(const StoredMatrix& weight, int64_t depth) {
-  const int64_t bytes = depth * static_cast<int64_t>(weight.narrow != nullptr ? sizeof(Bfloat16) : sizeof(float));
-  return std::max<int64_t>(1, kBlockBytes / std::max<int64_t>(1, bytes));
+int64_t outputs_of(std::span<const StoredMatrix> weights) {
+  int64_t outputs = 0;
+  for (const StoredMatrix& weight : weights) outputs += weight.outputs;
+  return outputs;
 }
 
-int64_t block_count(const StoredMatrix& weight, int64_t depth) {
-  const int64_t step = block_outputs(weight, depth);
-  return (weight.outputs + step - 1) / step;
+// Outputs of a block. The result does not depend on it: each is a sum of its own.
+int64_t block_outputs(const MatvecInputs& in, int threads) {
+  const bool narrow = in.weights.front().narrow != nullptr;
+  const int64_t bytes = in.depth * static_cast<int64_t>(narrow ? sizeof(Bfloat16) : sizeof(float));
+  const int64_t fair = outputs_of(in.weights) / (kBlocksPerThread * threads);
+  return std::max<int64_t>(1, std::min(kBlockBytes / std::max<int64_t>(1, bytes), fair));
 }
+
+int64_t block_count(const StoredMatrix& weight, int64_t step) { return (weight.outputs + step - 1) / step; }
 
 // The block with that index, of all weights one after the other.
-MatvecPlace place_of(std::span<const StoredMatrix> weights, int64_t depth, int64_t index) {
+MatvecPlace place_of(std::span<const StoredMatrix> weights, int64_t step, int64_t index) {
   size_t weight = 0;
-  for (; index >= block_count(weights[weight], depth); ++weight) index -= block_count(weights[weight], depth);
-  const int64_t step = block_outputs(weights[weight], depth), first = index * step;
+  for (; index >= block_count(weights[weight], step); ++weight) index -= block_count(weights[weight], step);
+  const int64_t first = index * step;
   return {weight, first, std::min(step, weights[weight].outputs - first)};
 }
 
@@ -69,11 +76,12 @@ int64_t first_column(const MatvecInputs& in, size_t weight) {
 }
 
 void stacked_matvec(const MatvecInputs& in, int threads, float* y, int64_t y_stride) {
+  const int64_t step = block_outputs(in, threads);
   int64_t blocks = 0;
-  for (const StoredMatrix& weight : in.weights) blocks += block_count(weight, in.depth);
+  for (const StoredMatrix& weight : in.weights) blocks += block_count(weight, step);
   const auto& kernels = detail::row_kernels();
   parallel_for(blocks, threads, [&](int64_t index, int) {
-    const MatvecPlace place = place_of(in.weights, in.depth, index);
+    const MatvecPlace place = place_of(in.weights, step, index);
     detail::MatvecBlock block = block_of(in, place.weight, place.first, place.count);
     const int64_t column = first_column(in, place.weight) + place.first;
     if (in.add != nullptr) {
@@ -89,7 +97,7 @@ constexpr int64_t kGatedOutputs = 64;
 
 void gated_matvec(const MatvecInputs& in, int threads, float* y, int64_t y_stride) {
   const int64_t outputs = in.weights[0].outputs;
-  const int64_t step = std::min(kGatedOutputs, block_outputs(in.weights[0], in.depth));
+  const int64_t step = std::min(kGatedOutputs, block_outputs(in, threads));
   const auto& kernels = detail::row_kernels();
   parallel_for((outputs + step - 1) / step, threads, [&](int64_t index, int) {
     const int64_t first = index * step, count = std::min(step, outputs - first);
@@ -112,8 +120,7 @@ void gated_matvec(const MatvecInputs& in, int threads, float* y, int64_t y_strid
 
 void matvec(const MatvecInputs& in, float* y, int64_t y_stride) {
   check_matvec(in);
-  int64_t outputs = 0;
-  for (const StoredMatrix& weight : in.weights) outputs += weight.outputs;
+  const int64_t outputs = outputs_of(in.weights);
   if (in.rows * outputs == 0) return;
   check(y != nullptr && y_stride >= (in.gated ? outputs / 2 : outputs), kMatvec, "y has rows ", y_stride,
         " apart; must be at least ", in.gated ? outputs / 2 : outputs);

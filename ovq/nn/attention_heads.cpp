@@ -147,7 +147,18 @@ int64_t AttentionHeads::input_state_bytes(int64_t tokens) const {
   return floats * static_cast<int64_t>(sizeof(float));
 }
 
-Tensor AttentionHeads::beta() const { return current(b) * std::sqrt(static_cast<double>(heads_.head_dim)); }
+Tensor AttentionHeads::beta() const {
+  const Tensor& learned = current(b);
+  const double root = std::sqrt(static_cast<double>(heads_.head_dim));
+  if (ops::needs_gradient({learned}) || !ops::has_row_kernels({learned}) || !learned.is_contiguous()) {
+    return learned * root;
+  }
+  const Tensor factors = at::empty(learned.sizes(), learned.options());  // for some numbers torch takes microseconds
+  const float* const from = learned.data_ptr<float>();
+  float* const to = factors.data_ptr<float>();
+  for (int64_t head = 0; head < learned.numel(); ++head) to[head] = from[head] * static_cast<float>(root);
+  return factors;
+}
 
 Tensor AttentionHeads::output(const Tensor& o) { return o_proj(o.flatten(2)); }
 

@@ -47,6 +47,7 @@ MixerState MixerState::clone() const {
 MixerState MixerState::snapshot() const {
   MixerState copy;
   copy.position = position;
+  copy.dtype = dtype;
   copy.layout = layout;
   if (ovq) copy.ovq = ovq->detach();
   for (const auto& [name, tensor] : tensors) copy.tensors[name] = tensor.detach().clone();

@@ -67,7 +67,7 @@ StateLayout RecurrentMixer::head_layout(const char* kind) const {
 
 int64_t RecurrentMixer::state_elements() const { return options_.heads * options_.key_dim * options_.value_dim; }
 
-int64_t RecurrentMixer::state_bytes(int64_t) const {
+int64_t RecurrentMixer::state_bytes(int64_t, kernels::StateDtype) const {
   const int64_t elements = state_elements() + (options_.conv_width - 1) * convolved_channels_;
   return elements * static_cast<int64_t>(sizeof(float));
 }

@@ -144,7 +144,8 @@ variable_list parts_of(const ProjectionsPlan& plan, at::TensorList tensors, cons
   for_pieces(pieces_of(plan), y.numel(), [&](size_t, const Piece& piece) {
     const HeadRows in = rows_of(piece);
     const Tensor& out = outputs[piece.part];
-    std::vector<float> scratch(kernels::detail::head_rows_scratch(in));
+    thread_local std::vector<float> scratch;  // kept: there are many pieces, and many calls
+    scratch.resize(static_cast<size_t>(kernels::detail::head_rows_scratch(in)));
     kernels.heads(in, scratch.data(), out.data_ptr<float>() + rows_of.row_of(piece) * out.size(2) + piece.first,
                   out.size(2));
   });

@@ -1,6 +1,10 @@
 // Rows of a stored matrix times a few rows: y[r][o] <- w[o] . x[r] + add[r][o]. Each row of the matrix is read from
 // front to back, with up to four rows of x, whose vectors come from the first cache. The bits of y[r] do not depend on
 // which rows share a pass: every one has the same sums.
+//
+// With matrices of 1024 x 1024 and two threads of a machine that reads 30 GB/s (35 on huge pages), one row of the
+// matrix at a time reads 30 (33), in bfloat16 30 (32). Prefetching by hand loses a tenth of it, four rows side by side
+// a tenth to a third.
 #if defined(OVQ_KERNELS_SIMD_MATVEC_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef OVQ_KERNELS_SIMD_MATVEC_INL_H_
 #undef OVQ_KERNELS_SIMD_MATVEC_INL_H_
@@ -11,7 +15,6 @@
 #include <cstdint>
 #include <type_traits>
 
-#include "hwy/cache_control.h"
 #include "hwy/highway.h"
 #include "ovq/kernels/simd/row_kernels.h"
 #include "ovq/kernels/simd/rows-inl.h"
@@ -20,8 +23,7 @@ HWY_BEFORE_NAMESPACE();
 namespace ovq::kernels::detail {
 namespace HWY_NAMESPACE {
 
-inline constexpr int kMatvecSums = 4;          // of one row of x: the latency of a multiply-add is hidden
-inline constexpr int64_t kMatvecAhead = 2048;  // bytes; crosses the pages at which the hardware stops to prefetch
+inline constexpr int kMatvecSums = 4;  // of one row of x: the latency of a multiply-add is hidden
 
 HWY_INLINE RowVector load_stored(const float* from) { return hn::LoadU(RowTag(), from); }
 HWY_INLINE RowVector load_stored(const Bfloat16* from) {
@@ -45,8 +47,6 @@ HWY_INLINE void dot_stored(const T* HWY_RESTRICT w, int64_t depth, const float* 
   }
   int64_t i = 0;
   for (; i + step <= depth; i += step) {
-    const char* const ahead = reinterpret_cast<const char*>(w + i) + kMatvecAhead;
-    for (int64_t line = 0; line < step * static_cast<int64_t>(sizeof(T)); line += 64) hwy::Prefetch(ahead + line);
 #pragma GCC unroll 4
     for (int s = 0; s < kMatvecSums; ++s) {
       const RowVector stored = load_stored(w + i + s * lanes);
