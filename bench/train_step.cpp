@@ -30,7 +30,7 @@ constexpr const char* kReference = "sw-nope";  // what the speed of the others i
 // What a step costs without mixing: the ceiling of any speed-up.
 class NoMixer : public nn::Mixer {
  public:
-  int64_t state_bytes(int64_t) const override { return 0; }
+  int64_t state_bytes(int64_t, kernels::StateDtype = {}) const override { return 0; }
 
  protected:
   Tensor mix(const Tensor& x, nn::MixerState*, const nn::OptionalTensor&) override { return x; }

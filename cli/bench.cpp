@@ -41,6 +41,7 @@ void add_bench(CLI::App& app) {
 #ifdef OVQ_WITH_TORCH
   add_bench_ops(*bench);
   add_bench_step(*bench);
+  add_bench_generate(*bench);
 #endif
 }
 

@@ -24,6 +24,7 @@ CLI::App* add_bench_command(CLI::App& bench, const std::string& name, const std:
                             BenchArguments& arguments);
 
 #ifdef OVQ_WITH_TORCH
+void add_bench_generate(CLI::App& bench);
 void add_bench_ops(CLI::App& bench);
 void add_bench_step(CLI::App& bench);
 #endif

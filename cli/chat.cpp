@@ -24,6 +24,7 @@ struct ChatArguments {
   std::string model, tokenizer, load_state;
   models::ChatOptions chat;
   models::WriteOptions write;
+  models::StorageOptions storage;
   int threads = 0;
 };
 
@@ -63,9 +64,9 @@ bool obey(models::Chat& chat, const std::string& line) {
 }
 
 void talk(const ChatArguments& arguments) {
-  models::Chat chat(
-      models::load_text_model(train::model_directory(arguments.model, print_warning), arguments.tokenizer),
-      arguments.chat);
+  models::Chat chat(models::load_text_model(train::model_directory(arguments.model, print_warning), arguments.tokenizer,
+                                            arguments.storage.weights),
+                    arguments.chat, arguments.storage.states);
   if (!arguments.load_state.empty()) chat.load(arguments.load_state);
   catch_signals();
   LineReader lines("> ");
@@ -100,6 +101,7 @@ void add_chat(CLI::App& app) {
   chat->add_option("model", arguments->model, "Directory of a model, or of a run")->required()->type_name("DIR");
   add_fields(*chat, arguments->chat);
   add_fields(*chat, arguments->write.generate);
+  add_fields(*chat, arguments->storage);
   chat->add_option("--stop", arguments->write.stops,
                    "Text that ends an answer, and is not shown; may be given several times")
       ->allow_extra_args(false);

@@ -6,6 +6,7 @@
 #include <memory>
 
 #include "cli/commands.h"
+#include "cli/field_flags.h"
 #include "cli/torch_setup.h"
 #include "cli/validators.h"
 #include "ovq/base/format.h"
@@ -22,6 +23,7 @@ struct EvalArguments {
   std::vector<std::string> data;
   train::SweepOptions sweep;
   train::TextLossOptions text;
+  models::StorageOptions storage;
   bool json = false;
   int threads = 0;
 };
@@ -55,9 +57,10 @@ void test_lengths(const EvalArguments& arguments, const train::Run& run, const t
 void measure_text(const EvalArguments& arguments) {
   if (arguments.task != "text") throw UsageError(fmt::format("--task: {}; must be text", arguments.task));
   if (arguments.data.empty()) throw UsageError("--task text needs --data");
-  const models::TextModel model =
-      models::load_text_model(train::model_directory(arguments.run, print_warning), arguments.tokenizer);
+  const models::TextModel model = models::load_text_model(train::model_directory(arguments.run, print_warning),
+                                                          arguments.tokenizer, arguments.storage.weights);
   train::TextLossOptions options = arguments.text;
+  options.state_dtype = arguments.storage.states;
   options.batch = arguments.sweep.evaluate.batch;
   options.piece = arguments.sweep.evaluate.piece;
   if (arguments.sweep.centroids.size() > 1) throw UsageError("--task text takes one number of --centroids");
@@ -76,6 +79,9 @@ void evaluate_run(const EvalArguments& arguments) {
     }
     return;
   }
+  if (arguments.storage.weights != models::StateDtype::float32 ||
+      arguments.storage.states != models::StateDtype::float32)
+    throw UsageError("--weights and --state-dtype need --task text");
   const train::Run run = train::Run::open(arguments.run);
   const train::TrainedModel trained = run.load_model(print_warning);
   try {
@@ -99,6 +105,7 @@ void add_text_options(CLI::App& eval, EvalArguments& arguments) {
       ->capture_default_str()
       ->check(at_least(1));
   eval.add_option("--windows", arguments.text.windows, "Windows of text to read; default: all")->check(at_least(1));
+  add_fields(eval, arguments.storage);
   eval.add_option("--tokenizer", arguments.tokenizer,
                   "\"bytes\", or the path of a SentencePiece model; default: the model's own");
 }

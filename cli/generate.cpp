@@ -22,6 +22,7 @@ namespace {
 struct GenerateArguments {
   std::string model, tokenizer, prompt, prompt_file, load_state, save_state;
   models::WriteOptions write;
+  models::StorageOptions storage;
   int64_t centroids = 0;  // 0: the model's own
   bool json = false;
   int threads = 0;
@@ -34,8 +35,8 @@ std::string prompt_of(const GenerateArguments& arguments) {
 }
 
 models::TextModel load_model(const GenerateArguments& arguments) {
-  models::TextModel loaded =
-      models::load_text_model(train::model_directory(arguments.model, print_warning), arguments.tokenizer);
+  models::TextModel loaded = models::load_text_model(train::model_directory(arguments.model, print_warning),
+                                                     arguments.tokenizer, arguments.storage.weights);
   if (arguments.centroids > 0) {
     if (train::dictionary_of(loaded.model->config()) == nullptr)
       throw UsageError(fmt::format("--centroids: {} has no OVQ-attention", arguments.model));
@@ -55,13 +56,14 @@ nlohmann::json summary(const models::TextSession& session, const Timing& read, c
   return {{"read", {{"tokens", read.tokens}, {"seconds", read.seconds}, {"from_state", skipped}}},
           {"written", {{"tokens", written.tokens}, {"seconds", written.seconds}, {"end", name_of_end(end)}}},
           {"position", session.position()},
+          {"weight_bytes", session.weight_bytes()},
           {"state_bytes", session.state_bytes()},
           {"kv_cache_bytes", session.kv_cache_bytes()}};
 }
 
 void generate(const GenerateArguments& arguments) {
   const std::string prompt = prompt_of(arguments);
-  models::TextSession session(load_model(arguments));
+  models::TextSession session(load_model(arguments), arguments.storage.states);
   catch_signals();
   int64_t skipped = 0;
   if (!arguments.load_state.empty()) {
@@ -119,6 +121,7 @@ void add_generate(CLI::App& app) {
       ->type_name("FILE")
       ->excludes(prompt);
   add_fields(*generate, arguments->write.generate);
+  add_fields(*generate, arguments->storage);
   generate
       ->add_option("--stop", arguments->write.stops,
                    "Text that ends the writing, and is not shown; may be given several times")

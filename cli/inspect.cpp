@@ -1,4 +1,4 @@
-// ovq inspect [MODEL] [--json] [--context TOKENS ...] | --options MIXER
+// ovq inspect [MODEL] [--json] [--context TOKENS ...] [--weights DTYPE] [--state-dtype DTYPE] | --options MIXER
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "cli/commands.h"
+#include "cli/field_flags.h"
 #include "ovq/base/field_table.h"
 #include "ovq/base/format.h"
 #include "ovq/models/inspect.h"
@@ -20,6 +21,7 @@ namespace {
 struct InspectArguments {
   std::string model;
   std::vector<int64_t> contexts = models::default_contexts();
+  models::StorageOptions storage;
   bool json = false;
   std::string options;
 };
@@ -39,8 +41,8 @@ void show_model(const InspectArguments& arguments) {
     return;
   }
   try {
-    models::Inspection inspection =
-        models::inspect(train::model_directory(arguments.model, print_warning).string(), arguments.contexts);
+    models::Inspection inspection = models::inspect(train::model_directory(arguments.model, print_warning).string(),
+                                                    arguments.contexts, arguments.storage);
     inspection.name = arguments.model;
     fmt::print("{}", arguments.json ? models::to_json(inspection).dump(2) + "\n" : models::to_table(inspection));
   } catch (const std::invalid_argument& error) {
@@ -59,6 +61,7 @@ void add_inspect(CLI::App& app) {
   command->add_option("--context", arguments->contexts, "Lengths to show; default: 1024 to 1048576")
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 30))
       ->type_name("TOKENS");
+  add_fields(*command, arguments->storage);
   command
       ->add_option("--options", arguments->options,
                    "Instead: the options of a mixer, one of " + joined(models::mixer_types()))

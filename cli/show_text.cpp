@@ -55,8 +55,8 @@ std::string timing_text(const char* what, const Timing& timing) {
 
 std::string state_text(const models::TextSession& session) {
   const auto state = static_cast<double>(session.state_bytes()), cache = static_cast<double>(session.kv_cache_bytes());
-  return fmt::format("{} tokens so far; state {}, a KV cache would hold {}", session.position(), bytes_text(state),
-                     bytes_text(cache));
+  return fmt::format("{} tokens so far; weights {}, state {}, a KV cache would hold {}", session.position(),
+                     bytes_text(static_cast<double>(session.weight_bytes())), bytes_text(state), bytes_text(cache));
 }
 
 }  // namespace ovq::cli

@@ -11,12 +11,13 @@ endfunction()
 ovq_add_torch_test(ops_test ovq::ops
   ops/attention_test.cpp ops/gated_mlp_test.cpp ops/ovq_attention_test.cpp ops/ovq_trials_test.cpp ops/products_test.cpp ops/projections_test.cpp
   ops/recurrences_test.cpp ops/rms_norm_test.cpp
-  ops/rotary_test.cpp ops/short_convolution_test.cpp ops/strides_test.cpp ops/vector_quantize_test.cpp)
+  ops/rotary_test.cpp ops/short_convolution_test.cpp ops/stored_weights_test.cpp ops/strides_test.cpp
+  ops/vector_quantize_test.cpp)
 ovq_add_torch_test(nn_test ovq::nn nn/attention_mixers_test.cpp nn/layers_test.cpp nn/linear_mixers_test.cpp
   nn/mixers_test.cpp nn/vq_test.cpp)
 ovq_add_torch_test(models_test ovq::models
   models/config_test.cpp models/inspect_test.cpp models/language_model_test.cpp models/sampling_test.cpp
-  models/session_test.cpp)
+  models/session_test.cpp models/storage_test.cpp)
 target_link_libraries(models_test PRIVATE ovq::text)
 ovq_add_torch_test(train_test ovq::train
   train/adamw_test.cpp train/choice_scores_test.cpp train/comparison_test.cpp train/initial_weights_test.cpp

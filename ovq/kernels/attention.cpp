@@ -33,37 +33,73 @@ struct HeadMemory {
 constexpr int64_t kPackFromRows = 64;
 constexpr int64_t kPackFromWindow = 4 * kBlockRows;  // in a shorter window a key is read too few times
 
-const float* pack_head(const View<const float>& view, const Sequence& sequence, int64_t head, int64_t count,
+void copy_stored(const float* from, int64_t dim, float* to) { std::copy_n(from, dim, to); }
+void copy_stored(const Bfloat16* from, int64_t dim, float* to) { widen_row(from, dim, to); }
+
+template <class T>
+const float* pack_head(const View<const T>& view, const Sequence& sequence, int64_t head, int64_t count,
                        Buffer<float>& packed) {
   const int64_t stride = padded(view.dim);
   float* to = packed.ensure(count * stride);
   for (int64_t t = 0; t < count; ++t) {
-    std::copy_n(view.row(sequence.batch, sequence.first + t, head), view.dim, to + t * stride);
+    copy_stored(view.row(sequence.batch, sequence.first + t, head), view.dim, to + t * stride);
   }
   return to;
 }
 
+// The sizes of the keys, wherever they are.
+struct KeySizes {
+  int64_t batch, time, heads, dim, value_dim;
+};
+bool narrow(const AttentionInputs& in) { return in.narrow_k.data != nullptr; }
+KeySizes key_sizes(const AttentionInputs& in) {
+  if (narrow(in)) return {in.narrow_k.batch, in.narrow_k.time, in.narrow_k.heads, in.narrow_k.dim, in.narrow_v.dim};
+  return {in.k.batch, in.k.time, in.k.heads, in.k.dim, in.v.dim};
+}
+
+// The window as it is stored.
+KeyRun stored_window(const AttentionInputs& in, const Sequence& sequence, int64_t kv_head) {
+  if (!narrow(in)) {
+    return {.keys = in.k.row(sequence.batch, sequence.first, kv_head),
+            .values = in.v.row(sequence.batch, sequence.first, kv_head),
+            .key_stride = in.k.time_stride,
+            .value_stride = in.v.time_stride};
+  }
+  return {.key_stride = in.narrow_k.time_stride,
+          .value_stride = in.narrow_v.time_stride,
+          .narrow_keys = in.narrow_k.row(sequence.batch, sequence.first, kv_head),
+          .narrow_values = in.narrow_v.row(sequence.batch, sequence.first, kv_head)};
+}
+
+// `count` keys side by side, in float32.
+KeyRun packed_window(const AttentionInputs& in, const Sequence& sequence, int64_t kv_head, int64_t count,
+                     HeadMemory& memory) {
+  const KeySizes sizes = key_sizes(in);
+  KeyRun run{.key_stride = padded(sizes.dim), .value_stride = padded(sizes.value_dim)};
+  if (narrow(in)) {
+    run.keys = pack_head(in.narrow_k, sequence, kv_head, count, memory.keys);
+    run.values = pack_head(in.narrow_v, sequence, kv_head, count, memory.values);
+  } else {
+    run.keys = pack_head(in.k, sequence, kv_head, count, memory.keys);
+    run.values = pack_head(in.v, sequence, kv_head, count, memory.values);
+  }
+  return run;
+}
+
 Reading make_reading(const AttentionInputs& in, const Sequence& sequence, int64_t kv_head, HeadMemory& memory) {
+  const KeySizes sizes = key_sizes(in);
   Reading reading;
-  reading.group = in.q.heads / in.k.heads;
+  reading.group = in.q.heads / sizes.heads;
   reading.q = head_rows(in.q, sequence, kv_head * reading.group);
   reading.key_dim = in.q.dim;
-  reading.value_dim = in.v.dim;
+  reading.value_dim = sizes.value_dim;
   reading.beta = in.beta.data() + kv_head * reading.group;
-  reading.window.count = in.cu_seqlens.empty() ? in.k.time : sequence.length;
+  const int64_t rows = sequence.length * reading.group, count = in.cu_seqlens.empty() ? sizes.time : sequence.length;
   const bool few_reads =
-      sequence.length * reading.group < kPackFromRows || (in.window > 0 && in.window < kPackFromWindow);
-  if (few_reads) {
-    reading.window.keys = in.k.row(sequence.batch, sequence.first, kv_head);
-    reading.window.values = in.v.row(sequence.batch, sequence.first, kv_head);
-    reading.window.key_stride = in.k.time_stride;
-    reading.window.value_stride = in.v.time_stride;
-  } else {
-    reading.window.keys = pack_head(in.k, sequence, kv_head, reading.window.count, memory.keys);
-    reading.window.values = pack_head(in.v, sequence, kv_head, reading.window.count, memory.values);
-    reading.window.key_stride = padded(in.k.dim);
-    reading.window.value_stride = padded(in.v.dim);
-  }
+      narrow(in) ? rows <= kNarrowWindowRows : rows < kPackFromRows || (in.window > 0 && in.window < kPackFromWindow);
+  reading.window =
+      few_reads ? stored_window(in, sequence, kv_head) : packed_window(in, sequence, kv_head, count, memory);
+  reading.window.count = count;
   reading.first_last = in.query_offset;
   if (in.window > 0) reading.span = in.window;
   return reading;
@@ -126,7 +162,7 @@ void forward_head(const AttentionInputs& in, const AttentionOutputs& out, const 
     if (out.lse.data != nullptr) block.lse = head_rows(out.lse, sequence, kv_head * reading.group);
     std::array<Upcoming, kMostUpcoming> list;
     block.upcoming = upcoming_rows(reading, block.first_row + kBlockRows, rows, {reading.q, constant(block.o)},
-                                   {in.q.dim, in.v.dim}, list);
+                                   {in.q.dim, reading.value_dim}, list);
     kernels.forward(block, memory.team[thread]);
   });
 }
@@ -229,11 +265,21 @@ void backward_head(const AttentionInputs& in, const AttentionSaved& saved, const
   key_gradients.finish();
 }
 
+// For checks, which look at sizes and at whether there is data, never at it.
+View<const float> shape_of(const View<const Bfloat16>& x) {
+  return {reinterpret_cast<const float*>(x.data), x.batch, x.time, x.heads, x.dim, 0, 0, 0};
+}
+
 }  // namespace
 
 AttentionPlan plan_attention(const char* op, const AttentionInputs& in) {
-  check_inputs(op, in.q, in.k, in.v, in.beta);
-  const int64_t queries = in.q.time, keys = in.k.time;
+  if (narrow(in)) {
+    check_inputs(op, in.q, shape_of(in.narrow_k), shape_of(in.narrow_v), in.beta);
+    check(in.k.data == nullptr && in.v.data == nullptr, op, "k is given twice, as float32 and as bfloat16");
+  } else {
+    check_inputs(op, in.q, in.k, in.v, in.beta);
+  }
+  const int64_t queries = in.q.time, keys = key_sizes(in).time;
   check(in.window >= 0, op, "window is ", in.window, "; must be at least 0 (0: none)");
   check(in.query_offset >= 0, op, "query_offset is ", in.query_offset, "; must be at least 0");
   check(in.query_offset <= keys - queries, op, "query_offset is ", in.query_offset, " with ", queries,
@@ -246,14 +292,14 @@ AttentionPlan plan_attention(const char* op, const AttentionInputs& in) {
 void attention_forward(const AttentionInputs& in, const AttentionOutputs& out) {
   constexpr const char* op = "attention";
   const AttentionPlan plan = plan_attention(op, in);
-  check_shape(op, "o", out.o, in.q.batch, in.q.time, in.q.heads, in.v.dim);
+  check_shape(op, "o", out.o, in.q.batch, in.q.time, in.q.heads, key_sizes(in).value_dim);
   check_shape(op, "lse", out.lse, in.q.batch, in.q.time, in.q.heads, 1, true);
   attention_forward(plan, in, out);
 }
 
 void attention_forward(const AttentionPlan& plan, const AttentionInputs& in, const AttentionOutputs& out) {
   const std::vector<Sequence>& sequences = plan.sequences;
-  for_each_head(sequences, in.k.heads, [&](size_t sequence, int64_t kv_head, HeadMemory& memory) {
+  for_each_head(sequences, key_sizes(in).heads, [&](size_t sequence, int64_t kv_head, HeadMemory& memory) {
     forward_head(in, out, sequences[sequence], kv_head, memory);
   });
 }
@@ -261,6 +307,7 @@ void attention_forward(const AttentionPlan& plan, const AttentionInputs& in, con
 void attention_backward(const AttentionInputs& in, const AttentionSaved& saved, View<const float> d_o,
                         const AttentionGradients& gradients) {
   constexpr const char* op = "attention_backward";
+  check(!narrow(in), op, "k is bfloat16; must be float32");
   const AttentionPlan plan = plan_attention(op, in);
   const View<const float>&q = in.q, &k = in.k, &v = in.v;
   check_shape(op, "o", saved.o, q.batch, q.time, q.heads, v.dim);

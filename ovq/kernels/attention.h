@@ -10,6 +10,7 @@
 #include <span>
 #include <vector>
 
+#include "ovq/kernels/memory/bfloat16.h"
 #include "ovq/kernels/sequences.h"
 #include "ovq/kernels/view.h"
 
@@ -24,6 +25,8 @@ struct AttentionInputs {
   int64_t query_offset = 0;     // position of the first query among the keys (decode against a longer cache)
   // Packed sequences: B = 1 and sequence s holds the tokens cu_seqlens[s] ... cu_seqlens[s + 1] - 1. Empty: not packed.
   std::span<const int64_t> cu_seqlens;
+  // In place of k and v: a cache stored as bfloat16, forward only. Few queries read it as it is, many widen it first.
+  View<const Bfloat16> narrow_k, narrow_v;
 };
 
 struct AttentionOutputs {

@@ -22,7 +22,8 @@ enum class StateDtype : uint8_t {
 };
 
 constexpr auto enum_names(StateDtype) {
-  return std::to_array<EnumName<StateDtype>>({{StateDtype::float32, "float32"}, {StateDtype::bfloat16, "bfloat16"}});
+  return std::to_array<EnumName<StateDtype>>(
+      {{StateDtype::float32, "float32"}, {StateDtype::bfloat16, "bfloat16"}, {StateDtype::bfloat16, "bf16"}});
 }
 
 struct OvqShape {

@@ -2,7 +2,8 @@
 
 namespace ovq::models {
 
-Chat::Chat(TextModel model, ChatOptions options) : options_(std::move(options)), session_(std::move(model)) {
+Chat::Chat(TextModel model, ChatOptions options, StateDtype dtype)
+    : options_(std::move(options)), session_(std::move(model), dtype) {
   check_fields("chat", options_);
 }
 

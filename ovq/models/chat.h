@@ -24,7 +24,7 @@ void list_fields(Fields& field, ChatOptions& o) {
 
 class Chat {
  public:
-  Chat(TextModel model, ChatOptions options);
+  Chat(TextModel model, ChatOptions options, StateDtype dtype = StateDtype::float32);
 
   // One turn. If reading the line fails or is stopped, the session is as it was.
   Written say(const std::string& line, const ReadOptions& read, const WriteOptions& write);

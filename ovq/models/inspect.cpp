@@ -75,6 +75,18 @@ void cost_rows(std::string& text, const Inspection& x, Cell&& cell, Total&& tota
   if (!cells.empty() && !cells.front().empty()) table_row(text, "model", cells);
 }
 
+int64_t bytes_of(StateDtype dtype) { return dtype == StateDtype::bfloat16 ? 2 : 4; }
+
+// Of the matrices that LanguageModel::store_bfloat16_weights stores.
+int64_t projection_elements(const nn::Mixer& mixer) {
+  int64_t elements = 0;
+  for (const auto& part : mixer.modules(false)) {
+    const auto* projection = dynamic_cast<const nn::ProjectionImpl*>(part.get());
+    if (projection != nullptr) elements += projection->weight.numel();
+  }
+  return elements;
+}
+
 std::string optional_number(const std::optional<double>& x) { return x ? short_number(*x) : "-"; }
 
 }  // namespace
@@ -85,14 +97,17 @@ std::vector<int64_t> default_contexts() {
   return contexts;
 }
 
-Inspection inspect(const ModelConfig& config, const std::vector<int64_t>& contexts) {
+Inspection inspect(const ModelConfig& config, const std::vector<int64_t>& contexts, const StorageOptions& storage) {
   Inspection x;
+  x.storage = storage;
   x.layers = config.layers;
   x.embedding = x.head = config.vocab_size * config.width;
   x.mlps = config.layers * 3 * config.width * config.mlp;
   x.norms = (2 * config.layers + 1) * config.width;
   x.total = x.embedding + x.head + x.mlps + x.norms;
+  int64_t stored = x.embedding + x.head + x.mlps;  // as storage.weights says
   std::vector<std::shared_ptr<nn::Mixer>> made;
+  std::vector<int64_t> projected;  // of each
   for (int64_t layer = 0; layer < config.layers; ++layer) {
     const std::string& name = config.mixer_name(layer);
     auto known = std::find_if(x.mixers.begin(), x.mixers.end(), [&](const auto& m) { return m.name == name; });
@@ -104,11 +119,14 @@ Inspection inspect(const ModelConfig& config, const std::vector<int64_t>& contex
         mixer.parameters += parameter.numel();
         if (parameter.dim() == 2) mixer.matrices += parameter.numel();
       }
+      projected.push_back(projection_elements(*made.back()));
       known = x.mixers.insert(x.mixers.end(), mixer);
     }
     known->layers.push_back(layer);
     x.total += known->parameters;
+    stored += projected[static_cast<size_t>(known - x.mixers.begin())];
   }
+  x.weight_bytes = stored * bytes_of(storage.weights) + (x.total - stored) * bytes_of(StateDtype::float32);
   for (const int64_t context : contexts) {
     ContextCost cost{.context = context};
     cost.forward = 2 * static_cast<double>(x.mlps + x.head);
@@ -117,18 +135,20 @@ Inspection inspect(const ModelConfig& config, const std::vector<int64_t>& contex
       const auto layers = static_cast<int64_t>(x.mixers[m].layers.size());
       const ExecutedFlops flops = executed_flops(options, context);
       MixerCost& mixer = cost.mixers.emplace_back();
-      mixer = {.state_bytes = made[m]->state_bytes(context), .forward = flops.forward, .backward = flops.backward};
+      mixer = {.state_bytes = made[m]->state_bytes(context, storage.states),
+               .forward = flops.forward,
+               .backward = flops.backward};
       if (const auto paper = paper_flops(options, context)) {
         mixer.paper_inference = paper->inference;
         mixer.paper_training = paper->training;
       }
       cost.state_bytes += layers * mixer.state_bytes;
-      cost.saved_bytes += layers * made[m]->saved_bytes(context);
+      cost.saved_bytes += layers * made[m]->saved_bytes(context, storage.states);
       cost.forward += static_cast<double>(layers * 2 * x.mixers[m].matrices);
     }
     cost.saved_bytes += config.vocab_size * static_cast<int64_t>(sizeof(float)) +
                         std::min(context, kMostRecent) * static_cast<int64_t>(sizeof(int32_t));
-    cost.kv_cache_bytes = kv_cache_bytes(config, context);
+    cost.kv_cache_bytes = kv_cache_bytes(config, context, storage.states);
     cost.backward = 2 * cost.forward;
     for (size_t m = 0; m < x.mixers.size(); ++m) {
       const auto layers = static_cast<double>(x.mixers[m].layers.size());
@@ -140,37 +160,37 @@ Inspection inspect(const ModelConfig& config, const std::vector<int64_t>& contex
   return x;
 }
 
-int64_t kv_cache_bytes(const ModelConfig& config, int64_t tokens) {
-  int64_t floats = 0;
+int64_t kv_cache_bytes(const ModelConfig& config, int64_t tokens, StateDtype dtype) {
+  int64_t numbers = 0;
   for (int64_t layer = 0; layer < config.layers; ++layer) {
-    floats += 2 * std::visit(
-                      [&](const auto& options) {
-                        if constexpr (requires { options.heads.kv_heads; }) {
-                          const nn::HeadOptions& heads = options.heads;
-                          return (heads.kv_heads != 0 ? heads.kv_heads : heads.heads) *
-                                 (heads.head_dim != 0 ? heads.head_dim : heads.width / heads.heads);
-                        } else {
-                          return config.width;
-                        }
-                      },
-                      config.mixer(layer));
+    numbers += 2 * std::visit(
+                       [&](const auto& options) {
+                         if constexpr (requires { options.heads.kv_heads; }) {
+                           const nn::HeadOptions& heads = options.heads;
+                           return (heads.kv_heads != 0 ? heads.kv_heads : heads.heads) *
+                                  (heads.head_dim != 0 ? heads.head_dim : heads.width / heads.heads);
+                         } else {
+                           return config.width;
+                         }
+                       },
+                       config.mixer(layer));
   }
-  return tokens * floats * static_cast<int64_t>(sizeof(float));
+  return tokens * numbers * bytes_of(dtype);
 }
 
-Inspection inspect(const std::string& model, const std::vector<int64_t>& contexts) {
+Inspection inspect(const std::string& model, const std::vector<int64_t>& contexts, const StorageOptions& storage) {
   Inspection x;
   const std::vector<std::string> presets = preset_names();
   if (std::find(presets.begin(), presets.end(), model) != presets.end()) {
     const ModelPreset preset = model_preset(model);
-    x = inspect(preset.config, contexts);
+    x = inspect(preset.config, contexts, storage);
     x.printed_size = preset.printed_size;
   } else if (std::filesystem::is_directory(model)) {
     const std::filesystem::path file = std::filesystem::path(model) / "config.json";
     if (!std::filesystem::exists(file)) throw std::runtime_error(model + " is no model: it has no config.json");
     const ModelConfig config = load_config(file);
     try {
-      x = inspect(config, contexts);
+      x = inspect(config, contexts, storage);
     } catch (const std::invalid_argument& error) {  // options that do not go together
       throw std::runtime_error(file.string() + ": " + error.what());
     }
@@ -205,6 +225,8 @@ std::string to_table(const Inspection& x) {
   part("norms", x.norms);
   part("output embedding", x.head);
   part("total", x.total);
+  text += fmt::format("  {:<28}{:>14}\n", fmt::format("bytes, as {}", name_of(x.storage.weights)),
+                      bytes_text(static_cast<double>(x.weight_bytes)));
   if (x.contexts.empty()) return text;
 
   std::vector<std::string> heading;
@@ -216,7 +238,8 @@ std::string to_table(const Inspection& x) {
   };
   const auto none = [](const ContextCost&) { return std::string(); };
   section(
-      "State of one sequence", [](const MixerCost& c) { return bytes_text(static_cast<double>(c.state_bytes)); },
+      fmt::format("State of one sequence, as {}", name_of(x.storage.states)),
+      [](const MixerCost& c) { return bytes_text(static_cast<double>(c.state_bytes)); },
       [](const ContextCost& c) { return bytes_text(static_cast<double>(c.state_bytes)); });
   const auto model_row = [&](const char* name, int64_t ContextCost::*bytes) {
     std::vector<std::string> cells;
@@ -246,6 +269,9 @@ json to_json(const Inspection& x) {
   json object = {
       {"name", x.name},
       {"layers", x.layers},
+      {"weights", name_of(x.storage.weights)},
+      {"weight_bytes", x.weight_bytes},
+      {"state_dtype", name_of(x.storage.states)},
       {"printed_size", x.printed_size.empty() ? json() : json(x.printed_size)},
       {"parameters",
        {{"embedding", x.embedding}, {"mlps", x.mlps}, {"norms", x.norms}, {"head", x.head}, {"total", x.total}}},

@@ -9,6 +9,8 @@
 #include <string>
 #include <vector>
 
+#include "ovq/models/storage.h"
+
 namespace ovq::models {
 
 struct ModelConfig;
@@ -42,6 +44,8 @@ struct Inspection {
   std::string printed_size;  // in the paper; empty: not in it
   int64_t layers = 0;
   int64_t embedding = 0, mlps = 0, norms = 0, head = 0, total = 0;  // parameters
+  int64_t weight_bytes = 0;
+  StorageOptions storage;
   std::vector<MixerInspection> mixers;
   std::vector<ContextCost> contexts;
 };
@@ -49,15 +53,17 @@ struct Inspection {
 // 1k, 4k, ... 1M
 std::vector<int64_t> default_contexts();
 
-Inspection inspect(const ModelConfig& config, const std::vector<int64_t>& contexts = default_contexts());
+Inspection inspect(const ModelConfig& config, const std::vector<int64_t>& contexts = default_contexts(),
+                   const StorageOptions& storage = {});
 
 // A preset's name, or a directory with a config.json. What is neither is a std::invalid_argument that names the closest
 // presets.
-Inspection inspect(const std::string& model, const std::vector<int64_t>& contexts = default_contexts());
+Inspection inspect(const std::string& model, const std::vector<int64_t>& contexts = default_contexts(),
+                   const StorageOptions& storage = {});
 
-// What keys and values of all tokens would take in float if every layer were attention to the whole context: with the
+// What keys and values of all tokens would take if every layer were attention to the whole context: with the
 // layer's own kv heads, or as wide as the model where it has none.
-int64_t kv_cache_bytes(const ModelConfig& config, int64_t tokens);
+int64_t kv_cache_bytes(const ModelConfig& config, int64_t tokens, StateDtype dtype = StateDtype::float32);
 
 std::string to_table(const Inspection& inspection);
 nlohmann::json to_json(const Inspection& inspection);

@@ -7,6 +7,10 @@
 #include "ovq/base/error.h"
 #include "ovq/base/random.h"
 #include "ovq/nn/parameters.h"
+#include "ovq/nn/replaced.h"
+#include "ovq/ops/output_memory.h"
+#include "ovq/ops/row_loops.h"
+#include "ovq/ops/stored_weights.h"
 
 namespace ovq::models {
 namespace {
@@ -25,7 +29,41 @@ bool ends_residual(const std::string& name) {
   return false;
 }
 
+// x + y; for a token without gradients in y, which nobody else has: a call of torch takes longer.
+Tensor sum_of(const Tensor& x, const Tensor& y) {
+  constexpr int64_t kFew = 1 << 14;
+  if (x.numel() > kFew || ops::needs_gradient({x, y}) || !ops::has_row_kernels({x, y}) || !x.is_contiguous() ||
+      !y.is_contiguous() || x.sizes() != y.sizes() || nn::any_replaced()) {
+    return x + y;
+  }
+  const float* const from = x.data_ptr<float>();
+  float* const to = y.data_ptr<float>();
+  for (int64_t i = 0; i < x.numel(); ++i) to[i] += from[i];
+  return y;
+}
+
+// The matrices of projections and embeddings.
+std::vector<Tensor> stored_weights(const torch::nn::Module& model) {
+  std::vector<Tensor> weights;
+  for (const auto& part : model.modules(false)) {
+    if (const auto* one = dynamic_cast<const nn::ProjectionImpl*>(part.get())) weights.push_back(one->weight);
+    if (const auto* one = dynamic_cast<const nn::TokenEmbeddingImpl*>(part.get())) weights.push_back(one->weight);
+  }
+  return weights;
+}
+
+void place_weight(Tensor& weight, at::ScalarType dtype) {
+  const Tensor placed = ops::empty_weights(weight.sizes(), dtype);
+  placed.copy_(weight);
+  weight.set_data(placed);
+}
+
 }  // namespace
+
+void ModelState::set_dtype(kernels::StateDtype dtype) {
+  dtype_ = dtype;
+  for (nn::MixerState& layer : layers) layer.dtype = dtype;
+}
 
 int64_t ModelState::nbytes() const {
   int64_t bytes = 0;
@@ -33,14 +71,20 @@ int64_t ModelState::nbytes() const {
   return bytes;
 }
 
+int64_t ModelState::used_bytes() const {
+  int64_t bytes = 0;
+  for (const nn::MixerState& layer : layers) bytes += layer.used_bytes();
+  return bytes;
+}
+
 ModelState ModelState::clone() const {
-  ModelState copy;
+  ModelState copy(dtype_);
   for (const nn::MixerState& layer : layers) copy.layers.push_back(layer.clone());
   return copy;
 }
 
 ModelState ModelState::snapshot() const {
-  ModelState copy;
+  ModelState copy(dtype_);
   for (const nn::MixerState& layer : layers) copy.layers.push_back(layer.snapshot());
   return copy;
 }
@@ -61,6 +105,8 @@ LanguageModel::LanguageModel(const ModelConfig& config) : config_(config) {
   }
   norm = register_module("norm", nn::RMSNorm(config.width, config.norm_eps));
   head = register_module("head", nn::make_projection(config.width, config.vocab_size));
+  const torch::NoGradGuard no_grad;
+  for (Tensor& weight : stored_weights(*this)) place_weight(weight, weight.scalar_type());
   initialize();
 }
 
@@ -101,10 +147,11 @@ Tensor LanguageModel::run(const Tensor& tokens, const Tensor& positions, Mix&& m
   check(tokens.dim() == 2, "model", "tokens has ", tokens.dim(), " dimensions; must have 2: [batch, time]");
   TORCH_CHECK_TYPE(tokens.scalar_type() == at::kLong || tokens.scalar_type() == at::kInt, "[model] tokens has dtype ",
                    tokens.scalar_type(), "; must be int64 or int32");
-  Tensor x = embed(tokens);
+  // Of bfloat16 weights everything is computed in the norms' float32.
+  Tensor x = embed(tokens).to(nn::current(norm->weight).scalar_type());
   for (size_t layer = 0; layer < blocks_.size(); ++layer) {
     Block& block = *blocks_[layer];
-    x = x + mix(layer, *block.mixer, block.mixer_norm(x));
+    x = sum_of(x, mix(layer, *block.mixer, block.mixer_norm(x)));
     if (positions.defined() && layer + 1 == blocks_.size()) x = x.flatten(0, 1).index_select(0, positions);
     x = block.mlp->add_to(x, block.mlp_norm);
   }
@@ -127,6 +174,9 @@ Tensor LanguageModel::hidden(const Tensor& tokens, ModelState& state) {
 
 Tensor LanguageModel::step(const Tensor& tokens, ModelState& state) {
   const torch::NoGradGuard no_grad;
+  // A token makes some hundred small calls of torch, which need not look for autograd in each. Python's parts may.
+  c10::optional<at::AutoDispatchBelowADInplaceOrView> without_autograd;
+  if (!nn::any_replaced()) without_autograd.emplace();
   check_state(tokens, state);
   return run(tokens, {},
              [&](size_t layer, nn::Mixer& mixer, const Tensor& x) { return mixer.step(x, state.layers[layer]); });
@@ -134,7 +184,10 @@ Tensor LanguageModel::step(const Tensor& tokens, ModelState& state) {
 
 // Before any layer moves on.
 void LanguageModel::check_state(const Tensor& tokens, ModelState& state) const {
-  if (state.layers.empty()) state.layers.resize(blocks_.size());
+  if (state.layers.empty()) {
+    state.layers.resize(blocks_.size());
+    state.set_dtype(state.dtype());
+  }
   check(state.layers.size() == blocks_.size(), "model", "state has ", state.layers.size(), " layers; must have ",
         blocks_.size());
   for (size_t layer = 0; layer < blocks_.size() && tokens.dim() == 2; ++layer) {
@@ -193,10 +246,29 @@ void LanguageModel::set_centroids(const std::map<std::string, int64_t>& by_mixer
   }
 }
 
-int64_t LanguageModel::state_bytes(int64_t tokens) const {
+int64_t LanguageModel::state_bytes(int64_t tokens, kernels::StateDtype dtype) const {
   int64_t bytes = 0;
-  for (const auto& block : blocks_) bytes += block->mixer->state_bytes(tokens);
+  for (const auto& block : blocks_) bytes += block->mixer->state_bytes(tokens, dtype);
   return bytes;
+}
+
+void LanguageModel::store_bfloat16_weights() {
+  const torch::NoGradGuard no_grad;
+  for (Tensor& weight : stored_weights(*this)) {
+    if (weight.scalar_type() == at::kFloat) place_weight(weight, at::kBFloat16);
+  }
+}
+
+int64_t LanguageModel::weight_bytes() const {
+  int64_t bytes = 0;
+  for (const Tensor& x : parameters()) bytes += static_cast<int64_t>(x.nbytes());
+  for (const Tensor& x : buffers()) bytes += static_cast<int64_t>(x.nbytes());
+  return bytes;
+}
+
+int64_t LanguageModel::weight_bytes_per_token() const {
+  const Tensor& table = embed->weight;
+  return weight_bytes() - static_cast<int64_t>(table.nbytes()) * (table.size(0) - 1) / table.size(0);
 }
 
 std::shared_ptr<LanguageModel> make_model(const ModelConfig& config, uint64_t seed) {

@@ -16,10 +16,18 @@ using nn::OptionalTensor;
 
 // The memory of all layers between calls, for a batch of sequences. A new one represents an empty context.
 struct ModelState {
+  ModelState() = default;
+  explicit ModelState(kernels::StateDtype dtype) : dtype_(dtype) {}
+
   std::vector<nn::MixerState> layers;
+
+  // Of caches and dictionaries; see nn::MixerState.
+  kernels::StateDtype dtype() const { return dtype_; }
+  void set_dtype(kernels::StateDtype dtype);
 
   int64_t position() const { return layers.empty() ? 0 : layers.front().position; }
   int64_t nbytes() const;
+  int64_t used_bytes() const;  // without room to grow: what a token reads
   ModelState clone() const;
   // A copy to come back to. The dictionaries of OVQ-attention are shared until one of the two is written to: the copy
   // itself costs nothing for them, the next token that is read one copy of each.
@@ -28,6 +36,9 @@ struct ModelState {
   // A safetensors file; the dictionaries of OVQ-attention are in it as their own checksummed bytes.
   void save(const std::filesystem::path& path) const;
   static ModelState load(const std::filesystem::path& path);
+
+ private:
+  kernels::StateDtype dtype_ = kernels::StateDtype::float32;
 };
 
 class Block : public torch::nn::Module {
@@ -74,7 +85,15 @@ class LanguageModel : public torch::nn::Module {
   void set_centroids(int64_t centroids);
   void set_centroids(const std::map<std::string, int64_t>& by_mixer);  // as config().centroids() has them
   // Bytes of the states of one sequence after `tokens` tokens.
-  int64_t state_bytes(int64_t tokens) const;
+  int64_t state_bytes(int64_t tokens, kernels::StateDtype dtype = kernels::StateDtype::float32) const;
+
+  // Rounds the matrices of projections and embeddings to bfloat16 and stores them so: half the memory, and half of what
+  // a decoded token reads. Computed is in float32; a gradient is refused with std::invalid_argument. There is no way
+  // back.
+  void store_bfloat16_weights();
+  // Bytes of parameters and buffers; and of those that a token reads, which are all but the embedding's other rows.
+  int64_t weight_bytes() const;
+  int64_t weight_bytes_per_token() const;
 
   const ModelConfig& config() const { return config_; }
   const std::vector<std::shared_ptr<Block>>& blocks() const { return blocks_; }

@@ -8,7 +8,7 @@
 
 namespace ovq::models {
 
-TextModel load_text_model(const std::filesystem::path& directory, const std::string& tokenizer) {
+TextModel load_text_model(const std::filesystem::path& directory, const std::string& tokenizer, StateDtype weights) {
   TextModel loaded{
       .model = load_model(directory),
       .tokenizer = tokenizer.empty() ? text::load_tokenizer(directory.string()) : text::make_tokenizer(tokenizer)};
@@ -16,6 +16,7 @@ TextModel load_text_model(const std::filesystem::path& directory, const std::str
              " has no tokenizer: neither tokenizer.model nor tokenizer.bytes");
   check_data(loaded.tokenizer->vocab() == loaded.model->config().vocab_size, "model", "the tokenizer has ",
              loaded.tokenizer->vocab(), " tokens; ", directory.string(), " has ", loaded.model->config().vocab_size);
+  if (weights == StateDtype::bfloat16) loaded.model->store_bfloat16_weights();
   return loaded;
 }
 
@@ -33,8 +34,11 @@ const char* name_of_end(WritingEnd end) {
   return "";
 }
 
-TextSession::TextSession(TextModel model)
-    : model_(std::move(model.model)), tokenizer_(std::move(model.tokenizer)), session_(*model_, state_) {}
+TextSession::TextSession(TextModel model, StateDtype dtype)
+    : model_(std::move(model.model)),
+      tokenizer_(std::move(model.tokenizer)),
+      state_(dtype),
+      session_(*model_, state_) {}
 
 int64_t TextSession::read(std::string_view text, const ReadOptions& options) {
   std::vector<int32_t> tokens = tokenizer_->encode(text, at_start() ? text::Place::start : text::Place::middle);
@@ -67,7 +71,9 @@ Written TextSession::write(const WriteOptions& options) {
   return written;
 }
 
-int64_t TextSession::kv_cache_bytes() const { return models::kv_cache_bytes(model_->config(), position()); }
+int64_t TextSession::kv_cache_bytes() const {
+  return models::kv_cache_bytes(model_->config(), position(), state_.dtype());
+}
 
 void TextSession::save(const std::filesystem::path& path) {
   if (fingerprint_.empty()) fingerprint_ = fingerprint(*model_);
@@ -78,7 +84,9 @@ void TextSession::save(const std::filesystem::path& path) {
 void TextSession::load(const std::filesystem::path& path) {
   if (fingerprint_.empty()) fingerprint_ = fingerprint(*model_);
   StoredSession stored = load_session(path, {.model = fingerprint_, .tokenizer = tokenizer_->identity()});
+  const StateDtype dtype = state_.dtype();
   state_ = std::move(stored.state);
+  state_.set_dtype(dtype);
   session_.set_place(std::move(stored.place));
 }
 
@@ -88,7 +96,9 @@ TextSession::Mark TextSession::mark() {
 }
 
 void TextSession::return_to(const Mark& mark) {
+  const StateDtype dtype = state_.dtype();
   state_ = mark.state.snapshot();
+  state_.set_dtype(dtype);
   session_.set_place(mark.place);
 }
 

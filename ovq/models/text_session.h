@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "ovq/models/generate.h"
+#include "ovq/models/storage.h"
 #include "ovq/text/tokenizer.h"
 
 namespace ovq::models {
@@ -20,7 +21,8 @@ struct TextModel {
 
 // A model's directory with the tokenizer beside its weights; or with `tokenizer`, "bytes" or the path of a
 // SentencePiece model, instead. std::runtime_error if there is none, or if it is not one of the model's size.
-TextModel load_text_model(const std::filesystem::path& directory, const std::string& tokenizer = "");
+TextModel load_text_model(const std::filesystem::path& directory, const std::string& tokenizer = "",
+                          StateDtype weights = StateDtype::float32);
 
 struct WrittenToken {
   int32_t token = 0;
@@ -46,7 +48,8 @@ struct Written {
 
 class TextSession {
  public:
-  explicit TextSession(TextModel model);
+  // A new state is stored as `dtype`, and one that is loaded converted to it.
+  explicit TextSession(TextModel model, StateDtype dtype = StateDtype::float32);
   TextSession(const TextSession&) = delete;
   TextSession& operator=(const TextSession&) = delete;
 
@@ -59,7 +62,8 @@ class TextSession {
 
   int64_t position() const { return session_.position(); }
   int64_t state_bytes() const { return state_.nbytes(); }
-  // What keys and values of as many tokens would take; see inspect.h.
+  int64_t weight_bytes() const { return model_->weight_bytes(); }
+  // What keys and values of as many tokens would take, stored as the state is; see inspect.h.
   int64_t kv_cache_bytes() const;
 
   // A file that goes on from here, with this model only; see state_file.h.

@@ -10,6 +10,7 @@
 #include "ovq/models/generate.h"
 #include "ovq/models/parts.h"
 #include "ovq/models/presets.h"
+#include "ovq/models/storage.h"
 #include "ovq/models/weights.h"
 #include "ovq/ops/packed.h"
 #include "ovq/text/text_stream.h"
@@ -60,6 +61,12 @@ TensorDict to_dict(const NamedTensors& tensors) {
   return dict;
 }
 
+StateDtype dtype_named(const std::string& name) {
+  const auto found = enum_named<StateDtype>(name);
+  check(found.has_value(), "state", "dtype is '", name, "'; must be ", allowed_names(StateDtype{}));
+  return *found;
+}
+
 std::vector<std::string> names_of(const nn::MixerState& state) {
   std::vector<std::string> names;
   if (state.ovq) names.emplace_back("the dictionary of ovq");
@@ -78,10 +85,11 @@ void check_kept_names(const nn::MixerState& state, const std::vector<std::string
 // What a forward that leaves `from` unchanged works on: with gradients tensors are replaced, without written to.
 ModelState to_continue(const ModelState& from) {
   if (!at::GradMode::is_enabled()) return from.clone();
-  ModelState copy;
+  ModelState copy(from.dtype());
   for (const nn::MixerState& layer : from.layers) {
     nn::MixerState& own = copy.layers.emplace_back();
     own.position = layer.position;
+    own.dtype = layer.dtype;
     own.layout = layer.layout;
     own.tensors = layer.tensors;
     own.ovq = layer.ovq;
@@ -112,16 +120,8 @@ class MixerHandle : public torch::CustomClassHolder {
   const PartNames& names() const { return names_; }
   json config() const { return to_json(options_of(*module_)); }
   Tensor forward(const Tensor& x, const OptionalTensor& cu_seqlens) const { return module_->forward(x, cu_seqlens); }
-  Tensor forward(const Tensor& x, ModelState& state) const {
-    if (state.layers.empty()) state.layers.resize(1);
-    check(state.layers.size() == 1, "mixer", "state has ", state.layers.size(), " layers; must have 1");
-    return module_->forward(x, state.layers.front());
-  }
-  Tensor step(const Tensor& x, ModelState& state) const {
-    if (state.layers.empty()) state.layers.resize(1);
-    check(state.layers.size() == 1, "mixer", "state has ", state.layers.size(), " layers; must have 1");
-    return module_->step(x, state.layers.front());
-  }
+  Tensor forward(const Tensor& x, ModelState& state) const { return module_->forward(x, only_layer(state)); }
+  Tensor step(const Tensor& x, ModelState& state) const { return module_->step(x, only_layer(state)); }
   void set_centroids(int64_t centroids) const {
     auto* ovq = dynamic_cast<nn::OvqAttention*>(module_.get());
     check(ovq != nullptr, "mixer", "set_centroids is for ovq mixers; this one has no centroids");
@@ -129,6 +129,15 @@ class MixerHandle : public torch::CustomClassHolder {
   }
 
  private:
+  static nn::MixerState& only_layer(ModelState& state) {
+    if (state.layers.empty()) {
+      state.layers.resize(1);
+      state.set_dtype(state.dtype());
+    }
+    check(state.layers.size() == 1, "mixer", "state has ", state.layers.size(), " layers; must have 1");
+    return state.layers.front();
+  }
+
   std::shared_ptr<nn::Mixer> module_;
   PartNames names_{*module_};
 };
@@ -323,11 +332,11 @@ void define_module(torch::class_<Handle>& definition) {
       .def("parts", [](const Self& self) { return self->names().describe().dump(); })
       .def("train", [](const Self& self, bool on) { self->module().train(on); })
       .def("state_bytes",
-           [](const Self& self, int64_t tokens) {
+           [](const Self& self, int64_t tokens, const std::string& dtype) {
              constexpr int64_t most = int64_t{1} << 48;
              return with_value_errors([&] {
                check(tokens >= 0 && tokens <= most, Handle::kOp, "tokens is ", tokens, "; must be in [0, ", most, "]");
-               return self->module().state_bytes(tokens);
+               return self->module().state_bytes(tokens, dtype_named(dtype));
              });
            })
       .def("set_centroids",
@@ -369,7 +378,12 @@ void define_module(torch::class_<Handle>& definition) {
 
 void define_states(torch::Library& library) {
   library.class_<LayerStates>("LayerStates")
-      .def(torch::init<>())
+      .def(torch::init([](const std::string& dtype) {
+        return with_value_errors([&] { return c10::make_intrusive<LayerStates>(ModelState(dtype_named(dtype))); });
+      }))
+      .def("dtype", [](const StatesPtr& self) { return std::string(name_of(self->state.dtype())); })
+      .def("set_dtype",
+           [](const StatesPtr& self, const std::string& dtype) { self->state.set_dtype(dtype_named(dtype)); })
       .def("position", [](const StatesPtr& self) { return self->state.position(); })
       .def("nbytes", [](const StatesPtr& self) { return self->state.nbytes(); })
       .def("layers", [](const StatesPtr& self) { return static_cast<int64_t>(self->state.layers.size()); })
@@ -427,6 +441,8 @@ TORCH_LIBRARY_FRAGMENT(ovq, library) {
              const ReplacedScope scope(self->names(), replaced);
              return with_value_errors([&] { return self->module().hidden(tokens, cu_seqlens); });
            })
+      .def("bfloat16_weights", [](const Model& self) { self->module().store_bfloat16_weights(); })
+      .def("weight_bytes", [](const Model& self) { return self->module().weight_bytes(); })
       .def("save",
            [](const Model& self, const std::string& directory) {
              save_model(self->module(), directory);

@@ -43,6 +43,7 @@ std::string shape_text(at::IntArrayRef shape) {
 
 constexpr const char* kWeights = "model.safetensors";
 constexpr const char* kConfig = "config.json";
+constexpr const char* kStateDtype = "ovq.state_dtype";
 
 }  // namespace
 
@@ -129,6 +130,7 @@ std::shared_ptr<LanguageModel> load_model(const std::filesystem::path& directory
 PackedState pack(const ModelState& state) {
   const std::vector<nn::MixerState>& layers = state.layers;
   PackedState packed{.metadata = {{"ovq.state_layers", std::to_string(layers.size())}}};
+  if (state.dtype() != kernels::StateDtype::float32) packed.metadata[kStateDtype] = name_of(state.dtype());
   for (size_t layer = 0; layer < layers.size(); ++layer) {
     const std::string prefix = "layers." + std::to_string(layer) + ".";
     packed.metadata[prefix + "position"] = std::to_string(layers[layer].position);
@@ -170,6 +172,11 @@ ModelState unpack(const PackedState& packed, const std::string& source) {
         own.tensors[name] = at->second;
       }
     }
+  }
+  if (const auto at = packed.metadata.find(kStateDtype); at != packed.metadata.end()) {
+    const auto dtype = enum_named<kernels::StateDtype>(at->second);
+    if (!dtype) throw std::runtime_error(source + " has " + kStateDtype + " " + at->second + ", which is unknown");
+    state.set_dtype(*dtype);
   }
   return state;
 }

@@ -19,17 +19,19 @@ Attention::Attention(const AttentionOptions& options) : AttentionHeads("attentio
   set_layout(layout);
 }
 
-int64_t Attention::state_bytes(int64_t tokens) const {
-  const int64_t rows = cache_capacity(tokens, options_.window);
-  if (tokens == 0) return 0;
-  return 2 * rows * heads().kv_heads * heads().head_dim * static_cast<int64_t>(sizeof(float)) +
-         input_state_bytes(tokens);
+int64_t Attention::cache_bytes(int64_t rows, kernels::StateDtype dtype) const {
+  const int64_t size = dtype == kernels::StateDtype::bfloat16 ? 2 : 4;
+  return 2 * rows * heads().kv_heads * heads().head_dim * size;
 }
 
-int64_t Attention::saved_bytes(int64_t tokens) const {
+int64_t Attention::state_bytes(int64_t tokens, kernels::StateDtype dtype) const {
+  if (tokens == 0) return 0;
+  return cache_bytes(cache_capacity(tokens, options_.window), dtype) + input_state_bytes(tokens);
+}
+
+int64_t Attention::saved_bytes(int64_t tokens, kernels::StateDtype dtype) const {
   const int64_t rows = options_.window == 0 ? tokens : std::min(tokens, options_.window - 1);
-  return 2 * rows * heads().kv_heads * heads().head_dim * static_cast<int64_t>(sizeof(float)) +
-         input_state_bytes(tokens);
+  return cache_bytes(rows, dtype) + input_state_bytes(tokens);
 }
 
 Tensor Attention::mix(const Tensor& x, MixerState* state, const OptionalTensor& cu_seqlens) {
@@ -39,8 +41,8 @@ Tensor Attention::mix(const Tensor& x, MixerState* state, const OptionalTensor& 
   }
   const auto [q, k, v] = attention_inputs(x, state, cu_seqlens, rotation);
   if (state == nullptr) return output(ops::attention(q, k, v, beta(), options_.window, 0, cu_seqlens));
-  const Tensor keys = extend_cache(state->tensors["keys"], k, options_.window);
-  const Tensor values = extend_cache(state->tensors["values"], v, options_.window);
+  const Tensor keys = extend_cache(state->tensors["keys"], k, options_.window, state->dtype);
+  const Tensor values = extend_cache(state->tensors["values"], v, options_.window, state->dtype);
   state->position += x.size(1);
   return output(ops::attention(q, keys, values, beta(), options_.window, keys.size(1) - q.size(1)));
 }

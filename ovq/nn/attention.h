@@ -26,13 +26,15 @@ class Attention : public AttentionHeads {
   explicit Attention(const AttentionOptions& options);
 
   const AttentionOptions& options() const { return options_; }
-  int64_t state_bytes(int64_t tokens) const override;
-  int64_t saved_bytes(int64_t tokens) const override;
+  int64_t state_bytes(int64_t tokens, kernels::StateDtype dtype = kernels::StateDtype::float32) const override;
+  int64_t saved_bytes(int64_t tokens, kernels::StateDtype dtype = kernels::StateDtype::float32) const override;
 
  protected:
   Tensor mix(const Tensor& x, MixerState* state, const OptionalTensor& cu_seqlens) override;
 
  private:
+  int64_t cache_bytes(int64_t rows, kernels::StateDtype dtype) const;
+
   AttentionOptions options_;
 };
 

@@ -9,6 +9,7 @@
 #include "ovq/ops/projections.h"
 #include "ovq/ops/rms_norm.h"
 #include "ovq/ops/row_loops.h"
+#include "ovq/ops/stored_weights.h"
 
 namespace ovq::nn {
 namespace {
@@ -61,7 +62,7 @@ AttentionHeads::Inputs AttentionHeads::fused_inputs(const Tensor& x, const Optio
   const std::vector<Tensor> weights = {current(q_proj->weight), current(k_proj->weight), current(v_proj->weight)};
   const auto part = [&](ShortConvolution& convolution) { return heads_.convolution ? convolution.get() : nullptr; };
   if (!all_own({q_proj.get(), k_proj.get(), v_proj.get(), part(conv_q), part(conv_k)}) || x.numel() == 0 ||
-      !ops::has_row_kernels({x, weights[0], weights[1], weights[2]})) {
+      !ops::has_row_kernels({x}) || !ops::has_stored_kernels(weights)) {
     return {};
   }
   const auto taps = [&](ShortConvolution& convolution) {
@@ -93,7 +94,8 @@ AttentionHeads::Inputs AttentionHeads::attention_inputs(const Tensor& x, MixerSt
                                                         const OptionalTensor& cu_seqlens,
                                                         const c10::optional<ops::RotaryOptions>& rotation) {
   check_width(op_, x, heads_.width);
-  if (state == nullptr && fuses_inputs) {
+  const bool alone = !heads_.convolution && !heads_.value_shift;  // each token: what was before it does not count
+  if (fuses_inputs && (state == nullptr || alone)) {
     if (const Inputs in = fused_inputs(x, cu_seqlens, rotation); in.q.defined()) return in;
   }
   const auto convolved = [&](ShortConvolution& convolution, const char* name, const Tensor& y) {
@@ -145,7 +147,18 @@ int64_t AttentionHeads::input_state_bytes(int64_t tokens) const {
   return floats * static_cast<int64_t>(sizeof(float));
 }
 
-Tensor AttentionHeads::beta() const { return current(b) * std::sqrt(static_cast<double>(heads_.head_dim)); }
+Tensor AttentionHeads::beta() const {
+  const Tensor& learned = current(b);
+  const double root = std::sqrt(static_cast<double>(heads_.head_dim));
+  if (ops::needs_gradient({learned}) || !ops::has_row_kernels({learned}) || !learned.is_contiguous()) {
+    return learned * root;
+  }
+  const Tensor factors = at::empty(learned.sizes(), learned.options());  // for some numbers torch takes microseconds
+  const float* const from = learned.data_ptr<float>();
+  float* const to = factors.data_ptr<float>();
+  for (int64_t head = 0; head < learned.numel(); ++head) to[head] = from[head] * static_cast<float>(root);
+  return factors;
+}
 
 Tensor AttentionHeads::output(const Tensor& o) { return o_proj(o.flatten(2)); }
 

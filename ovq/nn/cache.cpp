@@ -23,27 +23,54 @@ int64_t room_behind(const Tensor& cache) {
   return (cache.stride(0) - cache.storage_offset()) / cache.stride(1) - cache.size(1);
 }
 
+// The time steps of `all` from `first` on <- x, rounded where `all` is bfloat16. A token's is a row for each sequence:
+// less work than torch's copy has with finding that out.
+void append_rows(const Tensor& all, int64_t first, const Tensor& x) {
+  const bool narrow = all.scalar_type() == at::kBFloat16;
+  const bool rows = x.is_cpu() && x.is_contiguous() && x.scalar_type() == at::kFloat && all.stride(3) == 1 &&
+                    all.stride(2) == x.size(3) && (narrow || all.scalar_type() == at::kFloat);
+  if (!rows || x.size(1) != 1) {
+    all.narrow(1, first, x.size(1)).copy_(x);
+    return;
+  }
+  const int64_t row = x.size(2) * x.size(3);
+  for (int64_t b = 0; b < x.size(0); ++b) {
+    const float* const from = x.data_ptr<float>() + b * row;
+    const int64_t place = b * all.stride(0) + first * all.stride(1);
+    if (narrow) {
+      auto* const data = reinterpret_cast<kernels::Bfloat16*>(all.data_ptr<at::BFloat16>());
+      kernels::detail::narrow_row(from, row, data + place);
+    } else {
+      std::copy_n(from, row, all.data_ptr<float>() + place);
+    }
+  }
+}
+
 }  // namespace
 
 int64_t cache_capacity(int64_t tokens, int64_t window) {
   return window == 0 ? tokens + std::max<int64_t>(64, tokens / 16) : 2 * window;
 }
 
-Tensor extend_cache(Tensor& cache, const Tensor& x, int64_t window) {
+Tensor extend_cache(Tensor& cache, const Tensor& x, int64_t window, kernels::StateDtype dtype) {
+  const bool narrow = dtype == kernels::StateDtype::bfloat16;
+  check(!narrow || !(at::GradMode::is_enabled() && x.requires_grad()), "attention",
+        "the state is stored as bfloat16, which is for inference; gradients need float32 (or torch.no_grad())");
+  const at::ScalarType type = narrow ? at::kBFloat16 : x.scalar_type();
   const bool in_place = !at::GradMode::is_enabled();
   if (cache.defined()) {
     check(cache.dim() == 4 && cache.size(2) == x.size(2) && cache.size(3) == x.size(3), "attention", "state has shape ",
           cache.sizes(), "; must be [batch, time, ", x.size(2), ", ", x.size(3), "]");
-    cache = cache.to(x.scalar_type());  // autocast may have begun or ended since
+    cache = cache.to(type);  // autocast may have begun or ended since, or the dtype changed
   }
   const int64_t length = cache.defined() ? cache.size(1) : 0;
   Tensor all;
   if (in_place && cache.defined() && x.size(1) <= room_behind(cache)) {
     all = cache.as_strided({x.size(0), length + x.size(1), x.size(2), x.size(3)}, cache.strides());
-    all.narrow(1, length, x.size(1)).copy_(x);
+    append_rows(all, length, x);
     cache = all;
   } else {
-    all = cache.defined() ? at::cat({cache, x}, 1) : x;
+    all = cache.defined() ? at::cat({cache, x.to(type)}, 1) : x.to(type);
     cache = all;
     if (in_place && window == 0) all = cache = with_room(all, cache_capacity(all.size(1), window));
   }

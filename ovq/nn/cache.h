@@ -1,6 +1,7 @@
 // The cache of keys or values of attention layers, [B, time, Hkv, D].
 #pragma once
 
+#include "ovq/kernels/ovq_state.h"
 #include "ovq/ops/torch.h"
 
 namespace ovq::nn {
@@ -10,7 +11,9 @@ namespace ovq::nn {
 int64_t cache_capacity(int64_t tokens, int64_t window);
 
 // The cached time steps and those of x behind them; `cache` (undefined: empty) keeps what later queries may see: all,
-// or what a window > 0 reaches. Without gradients x is written into the room behind the cache, where there is some.
-at::Tensor extend_cache(at::Tensor& cache, const at::Tensor& x, int64_t window);
+// or what a window > 0 reaches. Without gradients x is written into the room behind the cache, where there is some. As
+// bfloat16 x is rounded when it enters the cache, and the result is that too; std::invalid_argument with gradients.
+at::Tensor extend_cache(at::Tensor& cache, const at::Tensor& x, int64_t window,
+                        kernels::StateDtype dtype = kernels::StateDtype::float32);
 
 }  // namespace ovq::nn

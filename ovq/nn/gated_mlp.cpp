@@ -4,6 +4,7 @@
 #include "ovq/nn/replaced.h"
 #include "ovq/ops/gated_mlp.h"
 #include "ovq/ops/row_loops.h"
+#include "ovq/ops/stored_weights.h"
 
 namespace ovq::nn {
 
@@ -17,8 +18,8 @@ at::Tensor GatedMlpImpl::forward(const at::Tensor& x) {
   if (const PartCall* call = call_of(*this)) return (*call)(x, {}, {});
   const ops::GatedMlpInputs inputs{
       .x = x, .gate = current(gate_proj->weight), .up = current(up_proj->weight), .down = current(down_proj->weight)};
-  if (all_own({gate_proj.get(), up_proj.get(), down_proj.get()}) &&
-      ops::has_row_kernels({x, inputs.gate, inputs.up, inputs.down})) {
+  if (all_own({gate_proj.get(), up_proj.get(), down_proj.get()}) && ops::has_row_kernels({x}) &&
+      ops::has_stored_kernels({inputs.gate, inputs.up, inputs.down})) {
     return ops::gated_mlp(inputs);
   }
   return down_proj(at::silu(gate_proj(x)) * up_proj(x));
@@ -33,7 +34,7 @@ at::Tensor GatedMlpImpl::add_to(const at::Tensor& x, RMSNorm& norm) {
                                    .eps = norm->eps(),
                                    .residual = true};
   if (all_own({this, norm.get(), gate_proj.get(), up_proj.get(), down_proj.get()}) && norm->groups() == 1 &&
-      ops::has_row_kernels({x, inputs.norm, inputs.gate, inputs.up, inputs.down})) {
+      ops::has_row_kernels({x, inputs.norm}) && ops::has_stored_kernels({inputs.gate, inputs.up, inputs.down})) {
     return ops::gated_mlp(inputs);
   }
   return x + forward(norm(x));

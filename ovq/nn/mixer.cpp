@@ -32,6 +32,12 @@ int64_t MixerState::nbytes() const {
   return bytes;
 }
 
+int64_t MixerState::used_bytes() const {
+  int64_t bytes = ovq ? ovq->used_bytes() : 0;
+  for (const auto& [name, tensor] : tensors) bytes += static_cast<int64_t>(tensor.nbytes());
+  return bytes;
+}
+
 MixerState MixerState::clone() const {
   MixerState copy = snapshot();
   if (ovq) copy.ovq = copy.ovq->clone();
@@ -41,6 +47,7 @@ MixerState MixerState::clone() const {
 MixerState MixerState::snapshot() const {
   MixerState copy;
   copy.position = position;
+  copy.dtype = dtype;
   copy.layout = layout;
   if (ovq) copy.ovq = ovq->detach();
   for (const auto& [name, tensor] : tensors) copy.tensors[name] = tensor.detach().clone();

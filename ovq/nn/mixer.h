@@ -21,12 +21,16 @@ struct MixerState {
   MixerState(MixerState&&) = default;
   MixerState& operator=(MixerState&&) = default;
 
-  int64_t position = 0;                   // tokens seen
+  int64_t position = 0;  // tokens seen
+  // How caches of keys and values, and the centroids of dictionaries, are stored; all else is float32. What is there
+  // already is converted when the next token is read.
+  kernels::StateDtype dtype = kernels::StateDtype::float32;
   std::map<std::string, Tensor> tensors;  // by name, [B, ...]
   c10::intrusive_ptr<ops::State> ovq;     // the dictionary of OVQ-attention, if the mixer has one
   std::string layout;  // of the mixer that made it; empty: none has, or it comes from a file that does not say
 
   int64_t nbytes() const;       // memory held, room to grow included
+  int64_t used_bytes() const;   // without it: what a token reads
   MixerState clone() const;     // independent, outside of the autograd graph
   MixerState snapshot() const;  // the same, but the dictionary is shared until one of the two is written to
 };
@@ -53,6 +57,10 @@ class StateLayout {
   std::ostringstream text_;
 };
 
+inline at::ScalarType torch_dtype(kernels::StateDtype dtype) {
+  return dtype == kernels::StateDtype::bfloat16 ? at::kBFloat16 : at::kFloat;
+}
+
 class Mixer : public torch::nn::Module {
  public:
   // x [B, T, width] -> y [B, T, width]. With cu_seqlens [sequences + 1], B is 1 and sequences are packed along time:
@@ -69,11 +77,13 @@ class Mixer : public torch::nn::Module {
   // context.
   void check_state(const MixerState& state, int64_t batch) const;
 
-  // Bytes of the state of one sequence that a pass over `tokens` tokens without gradients leaves, in float. Token by
+  // Bytes of the state of one sequence that a pass over `tokens` tokens without gradients leaves. Token by
   // token the state has other room to grow in: at most a quarter more.
-  virtual int64_t state_bytes(int64_t tokens) const = 0;
+  virtual int64_t state_bytes(int64_t tokens, kernels::StateDtype dtype = kernels::StateDtype::float32) const = 0;
   // Bytes of the same state in a file: what is in use of it.
-  virtual int64_t saved_bytes(int64_t tokens) const { return state_bytes(tokens); }
+  virtual int64_t saved_bytes(int64_t tokens, kernels::StateDtype dtype = kernels::StateDtype::float32) const {
+    return state_bytes(tokens, dtype);
+  }
 
   // A training step is what lies between two calls of begin_step, or of begin_step and end_step: any number of forwards
   // and backwards. What a layer learns by other means than gradients moves on at its end, from all its forwards

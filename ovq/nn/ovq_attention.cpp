@@ -42,12 +42,12 @@ int64_t OvqAttention::shifted_bytes(int64_t tokens) const {
   return input_state_bytes(tokens) + (shifts_weights ? heads().kv_heads * static_cast<int64_t>(sizeof(float)) : 0);
 }
 
-int64_t OvqAttention::state_bytes(int64_t tokens) const {
-  return kernels::OvqState::nbytes_after(shape(), options_.dictionary, tokens) + shifted_bytes(tokens);
+int64_t OvqAttention::state_bytes(int64_t tokens, kernels::StateDtype dtype) const {
+  return kernels::OvqState::nbytes_after(shape(), options_.dictionary, tokens, dtype) + shifted_bytes(tokens);
 }
 
-int64_t OvqAttention::saved_bytes(int64_t tokens) const {
-  return kernels::OvqState::file_bytes_after(shape(), options_.dictionary, tokens) + shifted_bytes(tokens);
+int64_t OvqAttention::saved_bytes(int64_t tokens, kernels::StateDtype dtype) const {
+  return kernels::OvqState::file_bytes_after(shape(), options_.dictionary, tokens, dtype) + shifted_bytes(tokens);
 }
 
 OptionalTensor OvqAttention::write_weights(const Tensor& x, MixerState* state, const OptionalTensor& cu_seqlens) {
@@ -61,13 +61,16 @@ Tensor OvqAttention::attend(const Inputs& in, const OptionalTensor& weights, Mix
   if (state == nullptr) {
     return ops::ovq_attention(in.q, in.k, in.v, beta(), options_.dictionary, cu_seqlens, weights);
   }
+  const bool other_dtype = state->ovq && state->ovq->fused() && state->ovq->dtype() != torch_dtype(state->dtype);
+  if (other_dtype) state->ovq = state->ovq->to(state->dtype);
   const bool same_limit = state->ovq && state->ovq->options().centroids == options_.dictionary.centroids;
   if (same_limit && !at::GradMode::is_enabled()) {
     return ops::ovq_step(in.q, in.k, in.v, beta(), {state->ovq}, {}, weights);
   }
   const std::vector<ops::StatePtr> states =
       state->ovq ? std::vector<ops::StatePtr>{state->ovq} : std::vector<ops::StatePtr>{};
-  auto result = ops::ovq_attention_with_state(in.q, in.k, in.v, beta(), options_.dictionary, {}, states, weights);
+  auto result = ops::ovq_attention_with_state(in.q, in.k, in.v, beta(), options_.dictionary, {}, states, weights,
+                                              ops::Backend::automatic, state->dtype);
   state->ovq = result.states.front();
   return result.o;
 }

@@ -30,8 +30,8 @@ class OvqAttention : public AttentionHeads {
   const OvqAttentionOptions& options() const { return options_; }
   // The most centroids per kv head, from the next write on; no weight depends on it.
   void set_centroids(int64_t centroids);
-  int64_t state_bytes(int64_t tokens) const override;
-  int64_t saved_bytes(int64_t tokens) const override;
+  int64_t state_bytes(int64_t tokens, kernels::StateDtype dtype = kernels::StateDtype::float32) const override;
+  int64_t saved_bytes(int64_t tokens, kernels::StateDtype dtype = kernels::StateDtype::float32) const override;
 
  protected:
   Tensor mix(const Tensor& x, MixerState* state, const OptionalTensor& cu_seqlens) override;

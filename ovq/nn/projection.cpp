@@ -19,14 +19,14 @@ void check_device(const char* op, const char* name, const at::Tensor& x, const a
 at::Tensor ProjectionImpl::forward(const at::Tensor& x) {
   if (const PartCall* call = call_of(*this)) return (*call)(x, {}, {});
   const at::Tensor& w = current(weight);
-  if (x.scalar_type() != w.scalar_type()) {
+  const bool narrow = w.scalar_type() == at::kBFloat16 && x.scalar_type() == at::kFloat;  // widened on the way
+  if (x.scalar_type() != w.scalar_type() && !narrow) {
     const bool autocast = at::autocast::is_enabled() || at::autocast::is_cpu_enabled();
     TORCH_CHECK_TYPE(autocast, "[projection] x has dtype ", x.scalar_type(), "; must be the weight's ",
                      w.scalar_type());
   }
   check_device("projection", "x", x, w);
-  const at::Tensor& offset = current(bias);
-  return offset.defined() ? at::linear(x, w, offset) : ops::linear(x, w);
+  return ops::linear(x, w, current(bias));
 }
 
 at::Tensor TokenEmbeddingImpl::forward(const at::Tensor& tokens) {

@@ -6,6 +6,7 @@
 #include "ovq/ops/projections.h"
 #include "ovq/ops/rms_norm.h"
 #include "ovq/ops/row_loops.h"
+#include "ovq/ops/stored_weights.h"
 
 namespace ovq::nn {
 namespace {
@@ -66,7 +67,7 @@ StateLayout RecurrentMixer::head_layout(const char* kind) const {
 
 int64_t RecurrentMixer::state_elements() const { return options_.heads * options_.key_dim * options_.value_dim; }
 
-int64_t RecurrentMixer::state_bytes(int64_t) const {
+int64_t RecurrentMixer::state_bytes(int64_t, kernels::StateDtype) const {
   const int64_t elements = state_elements() + (options_.conv_width - 1) * convolved_channels_;
   return elements * static_cast<int64_t>(sizeof(float));
 }
@@ -81,7 +82,6 @@ RecurrentMixer::Heads RecurrentMixer::fused_query_key_value(const Call& call, co
   if (call.state != nullptr || call.x.numel() == 0) return {};
   std::vector<const torch::nn::Module*> used;
   ops::ProjectionsInputs inputs{.x = call.x, .cu_seqlens = call.cu_seqlens};
-  std::vector<Tensor> tensors = {call.x};
   const auto add = [&](const Projection& projection, const ShortConvolution& convolution, int64_t unit) {
     used.push_back(projection.get());
     inputs.weights.push_back(current(projection->weight));
@@ -98,13 +98,12 @@ RecurrentMixer::Heads RecurrentMixer::fused_query_key_value(const Call& call, co
       part.unit_eps = kUnitEps;
     }
     inputs.parts.push_back(part);
-    tensors.push_back(inputs.weights.back());
   };
   add(q_proj_, conv_q_, options_.key_dim);
   add(k_proj_, conv_k_, options_.key_dim);
   add(v_proj_, conv_v_, 0);
   for (const Projection& other : others) add(other, ShortConvolution(nullptr), 0);
-  if (!all_own(used) || !ops::has_row_kernels(tensors)) return {};
+  if (!all_own(used) || !ops::has_row_kernels({call.x}) || !ops::has_stored_kernels(inputs.weights)) return {};
   std::vector<Tensor> y = ops::projections(inputs);
   const auto split = [&](const Tensor& rows, int64_t dim) { return rows.unflatten(-1, {options_.heads, dim}); };
   return {.q = split(y[0], options_.key_dim),

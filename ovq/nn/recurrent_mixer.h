@@ -37,7 +37,7 @@ RecurrentOptions recurrent_options(const Options& options) {
 
 class RecurrentMixer : public Mixer {
  public:
-  int64_t state_bytes(int64_t tokens) const override;
+  int64_t state_bytes(int64_t tokens, kernels::StateDtype dtype = kernels::StateDtype::float32) const override;
 
  protected:
   // `op` is what errors name.

@@ -33,6 +33,8 @@ const PartCall* call_of(const torch::nn::Module& part) {
   return at == active_replaced->parts.end() ? nullptr : &at->second;
 }
 
+bool any_replaced() { return active_replaced != nullptr; }
+
 bool all_own(const std::vector<const torch::nn::Module*>& parts) {
   if (active_replaced == nullptr) return true;
   return std::all_of(parts.begin(), parts.end(),

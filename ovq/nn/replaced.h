@@ -42,6 +42,9 @@ const at::Tensor& current_to_write(const char* name, const at::Tensor& own);
 // What to call in place of `part`; null: itself.
 const PartCall* call_of(const torch::nn::Module& part);
 
+// Whether anything is, on this thread now.
+bool any_replaced();
+
 // Whether all of them (null ones do not count) are called themselves: only then may one op do the work of several.
 bool all_own(const std::vector<const torch::nn::Module*>& parts);
 

@@ -49,7 +49,7 @@ VqAttention::VqAttention(const VqAttentionOptions& options) : AttentionHeads("vq
   set_layout(head_layout().add("codewords", options.codewords).add("chunk", options.chunk));
 }
 
-int64_t VqAttention::state_bytes(int64_t tokens) const {
+int64_t VqAttention::state_bytes(int64_t tokens, kernels::StateDtype) const {
   if (tokens == 0) return 0;
   const int64_t chunk = options_.chunk, dim = heads().head_dim;
   const int64_t window = tokens <= 2 * chunk ? tokens : chunk + (tokens - 1) % chunk + 1;

@@ -59,7 +59,7 @@ class VqAttention : public AttentionHeads {
 
   const VqAttentionOptions& options() const { return options_; }
   VectorQuantizer& quantizer() { return *quantizer_; }
-  int64_t state_bytes(int64_t tokens) const override;
+  int64_t state_bytes(int64_t tokens, kernels::StateDtype dtype = kernels::StateDtype::float32) const override;
   void begin_step(int64_t step, uint64_t seed) override;
   void end_step() override;
   void drop_step() override;

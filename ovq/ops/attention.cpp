@@ -1,5 +1,6 @@
 #include "ovq/ops/attention.h"
 
+#include <ATen/autocast_mode.h>
 #include <torch/csrc/autograd/custom_function.h>
 
 #include <vector>
@@ -8,6 +9,7 @@
 #include "ovq/ops/inputs.h"
 #include "ovq/ops/output_memory.h"
 #include "ovq/ops/plain_attention.h"
+#include "ovq/ops/stored_weights.h"
 #include "ovq/ops/tensor_view.h"
 
 namespace ovq::ops {
@@ -67,11 +69,53 @@ class FusedAttention : public torch::autograd::Function<FusedAttention> {
   }
 };
 
+// Without gradients: nothing is kept. q in float32, k and v both in that or both in bfloat16, on the CPU.
+Tensor inferred_attention(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& beta, int64_t window,
+                          int64_t query_offset) {
+  constexpr const char* op = "attention";
+  RECORD_USER_SCOPE("ovq::attention_forward");
+  use_torch_threads();
+  const Tensor queries = with_contiguous_rows(q), keys = with_contiguous_rows(k), values = with_contiguous_rows(v);
+  const Tensor factors = (beta.numel() == 1 ? beta.reshape({1}).expand({q.size(2)}) : beta).contiguous();
+  kernels::AttentionInputs in{
+      .q = view_of(queries), .beta = span_of(factors), .window = window, .query_offset = query_offset};
+  if (k.scalar_type() == at::kBFloat16) {
+    in.narrow_k = narrow_view_of(keys);
+    in.narrow_v = narrow_view_of(values);
+  } else {
+    in.k = view_of(keys);
+    in.v = view_of(values);
+  }
+  const kernels::AttentionPlan plan = kernels::plan_attention(op, in);
+  const Tensor o = empty_output({q.size(0), q.size(1), q.size(2), v.size(3)});
+  kernels::attention_forward(plan, in, {.o = view_of(o), .lse = {}});
+  return o;
+}
+
+// Whether there is nothing to convert, to keep or to look up.
+bool plainly_fused(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& beta,
+                   const c10::optional<Tensor>& cu_seqlens, Backend backend) {
+  const auto type = k.scalar_type();
+  const bool types = q.scalar_type() == at::kFloat && beta.scalar_type() == at::kFloat && type == v.scalar_type() &&
+                     (type == at::kFloat || type == at::kBFloat16);
+  const bool shapes = q.dim() == 4 && k.dim() == 4 && v.dim() == 4 && beta.dim() <= 1 && k.numel() > 0;
+  const bool packed = cu_seqlens && cu_seqlens->defined();
+  return types && shapes && !packed && q.is_cpu() && k.is_cpu() && v.is_cpu() && beta.is_cpu() &&
+         !at::autocast::is_cpu_enabled() && resolved(backend) != Backend::composed && !needs_gradient({q, k, v, beta});
+}
+
 }  // namespace
 
 Tensor attention(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& beta, int64_t window,
                  int64_t query_offset, const c10::optional<Tensor>& cu_seqlens, Backend backend) {
   constexpr const char* op = "attention";
+  if (plainly_fused(q, k, v, beta, cu_seqlens, backend)) {
+    return inferred_attention(q, k, v, beta, window, query_offset);
+  }
+  if (q.scalar_type() == at::kFloat && k.scalar_type() == at::kBFloat16 && v.scalar_type() == at::kBFloat16) {
+    check_inference(op, q, {k, v});
+    return attention(q, k.to(at::kFloat), v.to(at::kFloat), beta, window, query_offset, cu_seqlens, backend);
+  }
   const Inputs in = make_inputs(op, q, k, v, beta, cu_seqlens, {}, backend);
   const AttentionCallPtr call = c10::make_intrusive<AttentionCall>();
   call->window = window;

@@ -7,6 +7,7 @@
 #include "ovq/ops/products.h"
 #include "ovq/ops/rms_norm.h"
 #include "ovq/ops/row_loops.h"
+#include "ovq/ops/stored_weights.h"
 
 namespace ovq::ops {
 namespace {
@@ -93,6 +94,15 @@ class GatedMlpFunction : public torch::autograd::Function<GatedMlpFunction> {
   }
 };
 
+// Without gradients: nothing is kept, and no weight is copied.
+Tensor inferred_gated_mlp(const GatedMlpInputs& in) {
+  const Tensor x = in.x.contiguous().view({-1, in.x.size(-1)});
+  const Tensor n = in.norm.defined() ? norm_rows(x, in.norm.contiguous(), in.eps).y : x;
+  Tensor a = few_rows_gated(n, in.gate, in.up);
+  if (!a.defined()) a = gated(rows_times_stored(n, {in.gate, in.up}));
+  return rows_times_stored(a, {in.down}, in.residual ? x : Tensor()).view(in.x.sizes());
+}
+
 void check_inputs(const GatedMlpInputs& in) {
   check(in.x.dim() >= 1, kGatedMlp, "x has no dimensions; must have 1 at least");
   const int64_t width = in.x.size(-1);
@@ -110,12 +120,18 @@ void check_inputs(const GatedMlpInputs& in) {
 
 Tensor composed_gated_mlp(const GatedMlpInputs& in) {
   const Tensor n = in.norm.defined() ? rms_norm(in.x, in.norm, in.eps) : in.x;
-  const Tensor y = at::linear(at::silu(at::linear(n, in.gate)) * at::linear(n, in.up), in.down);
+  const auto linear = [&](const Tensor& from, const Tensor& weight) { return at::linear(from, widened(weight, from)); };
+  const Tensor y = linear(at::silu(linear(n, in.gate)) * linear(n, in.up), in.down);
   return in.residual ? in.x + y : y;
 }
 
 Tensor gated_mlp(const GatedMlpInputs& in) {
   check_inputs(in);
+  check_inference(kGatedMlp, in.x, {in.gate, in.up, in.down});
+  if (in.x.numel() > 0 && has_row_kernels({in.x, in.norm}) && has_stored_kernels({in.gate, in.up, in.down}) &&
+      !needs_gradient({in.x, in.norm, in.gate, in.up, in.down})) {
+    return inferred_gated_mlp(in);
+  }
   if (in.x.numel() == 0 || !has_row_kernels({in.x, in.norm, in.gate, in.up, in.down})) return composed_gated_mlp(in);
   return GatedMlpFunction::apply(in.x, in.norm.defined() ? c10::optional<Tensor>(in.norm) : c10::nullopt, in.gate,
                                  in.up, in.down, in.eps, in.residual);

@@ -100,6 +100,14 @@ int64_t State::nbytes() const {
   return bytes;
 }
 
+int64_t State::used_bytes() const {
+  if (!fused()) return nbytes();
+  const kernels::OvqShape& s = kernel_->shape();
+  const int64_t row = s.key_dim + s.value_dim, wide = sizeof(float);
+  const int64_t stored = kernel_->dtype() == kernels::StateDtype::bfloat16 ? wide / 2 : wide;
+  return s.batch * s.kv_heads * (size() * (row * stored + wide) + kernel_->pending() * row * wide);
+}
+
 at::ScalarType State::dtype() const {
   if (!fused()) return plain_.keys.scalar_type();
   return kernel_->dtype() == kernels::StateDtype::bfloat16 ? at::kBFloat16 : at::kFloat;

@@ -40,6 +40,7 @@ class State : public torch::CustomClassHolder {
   int64_t size() const { return fused() ? kernel_->size() : plain_.keys.size(2); }  // centroids
   int64_t position() const { return fused() ? kernel_->position() : plain_.position; }
   int64_t nbytes() const;
+  int64_t used_bytes() const;  // of centroids, the logarithms of their counts and pending tokens: what a token reads
   // Of keys and values: float32 or bfloat16 if fused.
   at::ScalarType dtype() const;
   StateTensors tensors() const;

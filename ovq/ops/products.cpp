@@ -7,6 +7,7 @@
 #include "ovq/ops/cpu_loops.h"
 #include "ovq/ops/inputs.h"
 #include "ovq/ops/row_loops.h"
+#include "ovq/ops/stored_weights.h"
 
 namespace ovq::ops {
 namespace {
@@ -29,10 +30,9 @@ bool has_kernel(int64_t rows, int64_t depth, int64_t columns) {
 }
 
 // c = a b + add with b [depth, columns] given by its strides
-Tensor multiplied(const Tensor& a, const kernels::detail::PackedMatrix& b, const Tensor& add) {
+void multiply_into(const Tensor& a, const kernels::detail::PackedMatrix& b, const Tensor& add, const Tensor& c) {
   RECORD_USER_SCOPE("ovq::product");
   const int64_t rows = a.size(0), widest = kernels::detail::kWidestPanel;
-  const Tensor c = at::empty({rows, b.columns}, a.options());
   const Tensor panels = at::empty({b.depth * ((b.columns + widest - 1) / widest * widest)}, a.options());
   const auto& kernels = kernels::detail::row_kernels();
   kernels.pack(b, panels.data_ptr<float>());
@@ -45,9 +45,22 @@ Tensor multiplied(const Tensor& a, const kernels::detail::PackedMatrix& b, const
                      .rows = end - begin,
                      .columns = b.columns,
                      .depth = b.depth},
-                    c.data_ptr<float>() + begin * b.columns, b.columns);
+                    c.data_ptr<float>() + begin * c.stride(0), c.stride(0));
   });
+}
+
+Tensor multiplied(const Tensor& a, const kernels::detail::PackedMatrix& b, const Tensor& add) {
+  const Tensor c = at::empty({a.size(0), b.columns}, a.options());
+  multiply_into(a, b, add, c);
   return c;
+}
+
+kernels::detail::PackedMatrix transposed(const Tensor& w) {
+  return {.b = w.data_ptr<float>(),
+          .depth_stride = w.stride(1),
+          .column_stride = w.stride(0),
+          .depth = w.size(1),
+          .columns = w.size(0)};
 }
 
 class LinearFunction : public torch::autograd::Function<LinearFunction> {
@@ -77,13 +90,15 @@ class LinearFunction : public torch::autograd::Function<LinearFunction> {
 
 Tensor rows_times_transposed(const Tensor& x, const Tensor& w, const Tensor& add) {
   if (!has_kernel(x.size(0), x.size(1), w.size(0))) return add.defined() ? at::addmm(add, x, w.t()) : at::mm(x, w.t());
-  return multiplied(x,
-                    {.b = w.data_ptr<float>(),
-                     .depth_stride = w.stride(1),
-                     .column_stride = w.stride(0),
-                     .depth = w.size(1),
-                     .columns = w.size(0)},
-                    add);
+  return multiplied(x, transposed(w), add);
+}
+
+void rows_times_transposed_into(const Tensor& x, const Tensor& w, const Tensor& add, Tensor y) {
+  if (has_kernel(x.size(0), x.size(1), w.size(0))) return multiply_into(x, transposed(w), add, y);
+  if (add.defined())
+    at::addmm_out(y, add, x, w.t());
+  else
+    at::mm_out(y, x, w.t());
 }
 
 Tensor rows_times(const Tensor& y, const Tensor& w) {
@@ -121,7 +136,19 @@ Tensor columns_times_rows(const Tensor& y, const Tensor& x) {
   return sums == 1 ? parts.select(0, 0) : parts.sum(0);
 }
 
-Tensor linear(const Tensor& x, const Tensor& w) {
+Tensor linear(const Tensor& x, const Tensor& w, const Tensor& bias) {
+  check_inference("linear", x, {w});
+  const bool stored = x.numel() > 0 && has_row_kernels({x, bias}) && has_stored_kernels({w}) &&
+                      !needs_gradient({x, w, bias}) && w.dim() == 2 && x.size(-1) == w.size(1);
+  const int64_t rows = x.numel() / std::max<int64_t>(1, x.size(-1));
+  if (stored && (few_rows(rows) || w.scalar_type() != at::kFloat)) {
+    std::vector<int64_t> sizes = x.sizes().vec();
+    sizes.back() = w.size(0);
+    const Tensor add = bias.defined() ? bias.expand({rows, -1}) : Tensor();
+    return rows_times_stored(x.contiguous().view({rows, x.size(-1)}), {w}, add).view(sizes);
+  }
+  if (bias.defined()) return at::linear(x, widened(w, x), bias);
+  if (w.scalar_type() != at::kFloat) return at::linear(x, widened(w, x));
   if (x.numel() == 0 || !has_row_kernels({x, w}) || !has_kernel(x.numel() / x.size(-1), x.size(-1), w.size(0))) {
     return at::linear(x, w);
   }

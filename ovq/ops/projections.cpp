@@ -11,6 +11,7 @@
 #include "ovq/ops/rotary.h"
 #include "ovq/ops/row_loops.h"
 #include "ovq/ops/short_convolution.h"
+#include "ovq/ops/stored_weights.h"
 #include "ovq/ops/tensor_view.h"
 
 namespace ovq::ops {
@@ -123,11 +124,58 @@ class PieceRows {
   int64_t time_;
 };
 
+// `elements`: of all pieces; little work stays on one thread.
 template <class Body>
-void for_pieces(const std::vector<Piece>& pieces, Body&& body) {
-  kernels::parallel_for(static_cast<int64_t>(pieces.size()), at::get_num_threads(), [&](int64_t index, int) {
+void for_pieces(const std::vector<Piece>& pieces, int64_t elements, Body&& body) {
+  const int threads = elements < 1 << 15 ? 1 : at::get_num_threads();
+  kernels::parallel_for(static_cast<int64_t>(pieces.size()), threads, [&](int64_t index, int) {
     body(static_cast<size_t>(index), pieces[static_cast<size_t>(index)]);
   });
+}
+
+// y [rows, channels], what x became -> the parts [B, T, channels]
+variable_list parts_of(const ProjectionsPlan& plan, at::TensorList tensors, const Tensor& y, int64_t batch,
+                       int64_t time) {
+  RECORD_USER_SCOPE("ovq::projections_forward");
+  variable_list outputs;
+  for (const PartPlan& part : plan.parts) outputs.push_back(at::empty({batch, time, part.channels}, y.options()));
+  const PieceRows rows_of(plan, tensors, y, time);
+  const auto& kernels = kernels::detail::row_kernels();
+  for_pieces(pieces_of(plan), y.numel(), [&](size_t, const Piece& piece) {
+    const HeadRows in = rows_of(piece);
+    const Tensor& out = outputs[piece.part];
+    thread_local std::vector<float> scratch;  // kept: there are many pieces, and many calls
+    scratch.resize(static_cast<size_t>(kernels::detail::head_rows_scratch(in)));
+    kernels.heads(in, scratch.data(), out.data_ptr<float>() + rows_of.row_of(piece) * out.size(2) + piece.first,
+                  out.size(2));
+  });
+  return outputs;
+}
+
+variable_list at_places(at::TensorList tensors, const std::vector<int64_t>& places) {
+  variable_list all;
+  for (const int64_t place : places) all.push_back(tensors[place]);
+  return all;
+}
+
+// One row of all of them. Undefined if there are none.
+Tensor stacked_biases(const ProjectionsPlan& plan, at::TensorList tensors) {
+  if (std::all_of(plan.biases.begin(), plan.biases.end(), [](int64_t place) { return place < 0; })) return {};
+  variable_list all;
+  for (size_t i = 0; i < plan.weights.size(); ++i) {
+    const int64_t place = plan.biases[i];
+    all.push_back(place >= 0 ? tensors[place] : at::zeros({tensors[plan.weights[i]].size(0)}, tensors[0].options()));
+  }
+  return at::cat(all);
+}
+
+Tensor for_each_row(const Tensor& bias, int64_t rows) { return bias.defined() ? bias.expand({rows, -1}) : Tensor(); }
+
+// Without gradients: nothing is kept, and no weight is copied.
+variable_list inferred_projections(const ProjectionsPlan& plan, at::TensorList tensors) {
+  const Tensor x = tensors[0].contiguous(), rows = x.view({-1, x.size(2)});
+  const Tensor bias = for_each_row(stacked_biases(plan, tensors), rows.size(0));
+  return parts_of(plan, tensors, rows_times_stored(rows, at_places(tensors, plan.weights), bias), x.size(0), x.size(1));
 }
 
 class ProjectionsFunction : public torch::autograd::Function<ProjectionsFunction> {
@@ -137,22 +185,8 @@ class ProjectionsFunction : public torch::autograd::Function<ProjectionsFunction
     const Tensor x = tensors[0].contiguous();
     const int64_t batch = x.size(0), time = x.size(1);
     const Tensor rows = x.view({-1, x.size(2)}), matrix = stacked(tensors, plan->weights);
-    const Tensor bias = stacked_biases(*plan, tensors);
-    const Tensor y = rows_times_transposed(rows, matrix, bias.defined() ? bias.expand({rows.size(0), -1}) : Tensor());
-    variable_list outputs;
-    for (const PartPlan& part : plan->parts) outputs.push_back(at::empty({batch, time, part.channels}, x.options()));
-    {
-      RECORD_USER_SCOPE("ovq::projections_forward");
-      const PieceRows rows_of(*plan, tensors, y, time);
-      const auto& kernels = kernels::detail::row_kernels();
-      for_pieces(pieces_of(*plan), [&](size_t, const Piece& piece) {
-        const HeadRows in = rows_of(piece);
-        const Tensor& out = outputs[piece.part];
-        std::vector<float> scratch(kernels::detail::head_rows_scratch(in));
-        kernels.heads(in, scratch.data(), out.data_ptr<float>() + rows_of.row_of(piece) * out.size(2) + piece.first,
-                      out.size(2));
-      });
-    }
+    const Tensor y = rows_times_transposed(rows, matrix, for_each_row(stacked_biases(*plan, tensors), rows.size(0)));
+    variable_list outputs = parts_of(*plan, tensors, y, batch, time);
     variable_list saved = {rows, matrix, y};
     saved.insert(saved.end(), tensors.begin() + 1, tensors.end());
     context->save_for_backward(saved);
@@ -195,20 +229,7 @@ class ProjectionsFunction : public torch::autograd::Function<ProjectionsFunction
 
   static Tensor stacked(at::TensorList tensors, const std::vector<int64_t>& places) {
     if (places.size() == 1) return tensors[places[0]];
-    variable_list all;
-    for (const int64_t place : places) all.push_back(tensors[place]);
-    return at::cat(all);
-  }
-
-  // Undefined if there are none.
-  static Tensor stacked_biases(const ProjectionsPlan& plan, at::TensorList tensors) {
-    if (std::all_of(plan.biases.begin(), plan.biases.end(), [](int64_t place) { return place < 0; })) return {};
-    variable_list all;
-    for (size_t i = 0; i < plan.weights.size(); ++i) {
-      const int64_t place = plan.biases[i];
-      all.push_back(place >= 0 ? tensors[place] : at::zeros({tensors[plan.weights[i]].size(0)}, tensors[0].options()));
-    }
-    return at::cat(all);
+    return at::cat(at_places(tensors, places));
   }
 
   // d_y, and in `results` the gradients of convolutions and shares. A row per sequence is summed at the end.
@@ -227,7 +248,7 @@ class ProjectionsFunction : public torch::autograd::Function<ProjectionsFunction
     std::vector<double> d_shares(pieces.size(), 0.0);
     const PieceRows rows_of(plan, tensors, y, time);
     const auto& kernels = kernels::detail::row_kernels();
-    for_pieces(pieces, [&](size_t index, const Piece& piece) {
+    for_pieces(pieces, y.numel(), [&](size_t index, const Piece& piece) {
       const HeadRows in = rows_of(piece);
       const PartPlan& part = plan.parts[piece.part];
       const Tensor &d_out = d_outputs[piece.part], &taps = d_taps[piece.part], &bias = d_biases[piece.part];
@@ -280,7 +301,7 @@ void check_inputs(const ProjectionsInputs& in) {
 }
 
 bool fused(const ProjectionsInputs& in) {
-  if (in.x.numel() == 0 || !has_row_kernels({in.x}) || !has_row_kernels(in.weights) || !has_row_kernels(in.biases)) {
+  if (in.x.numel() == 0 || !has_row_kernels({in.x}) || !has_stored_kernels(in.weights) || !has_row_kernels(in.biases)) {
     return false;
   }
   return std::all_of(in.parts.begin(), in.parts.end(), [](const ProjectedPart& part) {
@@ -305,7 +326,9 @@ Tensor shifted_rows(const char* op, const Tensor& x, const c10::optional<Tensor>
 std::vector<Tensor> composed_projections(const ProjectionsInputs& in) {
   const auto bias_of = [&](size_t i) { return in.biases.empty() ? Tensor() : in.biases[i]; };
   std::vector<Tensor> products;
-  for (size_t i = 0; i < in.weights.size(); ++i) products.push_back(at::linear(in.x, in.weights[i], bias_of(i)));
+  for (size_t i = 0; i < in.weights.size(); ++i) {
+    products.push_back(at::linear(in.x, widened(in.weights[i], in.x), bias_of(i)));
+  }
   const Tensor all = at::cat(products, -1);
   std::vector<Tensor> outputs;
   int64_t first = 0;
@@ -330,6 +353,7 @@ std::vector<Tensor> composed_projections(const ProjectionsInputs& in) {
 
 std::vector<Tensor> projections(const ProjectionsInputs& in) {
   check_inputs(in);
+  check_inference(kProjections, in.x, in.weights);
   if (!fused(in)) return composed_projections(in);
   const auto plan = std::make_shared<ProjectionsPlan>();
   plan->sequences =
@@ -358,6 +382,7 @@ std::vector<Tensor> projections(const ProjectionsInputs& in) {
                            .shift = part.shift});
     plan->channels += part.channels;
   }
+  if (!needs_gradient(tensors)) return inferred_projections(*plan, tensors);
   return ProjectionsFunction::apply(at::TensorList(tensors), PlanPtr(plan));
 }
 

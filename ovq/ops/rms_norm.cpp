@@ -6,6 +6,7 @@
 #include "ovq/ops/cpu_loops.h"
 #include "ovq/ops/inputs.h"
 #include "ovq/ops/row_loops.h"
+#include "ovq/ops/stored_weights.h"
 
 namespace ovq::ops {
 namespace {
@@ -148,6 +149,9 @@ Tensor rms_norm(const Tensor& x, const Tensor& weight, double eps, int64_t group
         weight.sizes(), "; must have one element per last dimension of x, ", x.sizes());
   check(groups >= 1 && x.size(-1) % groups == 0, "rms_norm", "groups is ", groups,
         "; must divide the last dimension of x, ", x.size(-1));
+  if (groups == 1 && x.numel() > 0 && !needs_gradient({x, weight}) && has_row_kernels({x, weight})) {
+    return norm_rows(x.contiguous(), weight.contiguous(), eps).y;
+  }
   if (x.numel() > 0 && has_loops(x) && weight.scalar_type() == x.scalar_type()) {
     return RmsNormFunction::apply(x, weight, eps, groups);
   }

@@ -36,6 +36,23 @@ Tensor table_of(const Tensor& positions, int64_t dim, double base) {
   return at::cat({angles.cos(), angles.sin()}, 1);
 }
 
+// The same for a few tokens: a decode step would spend more time on ten calls of torch than on the angles.
+constexpr int64_t kFewPositions = 8;
+Tensor few_positions(const Tensor& x, const RotaryOptions& options) {
+  const int64_t dim = x.size(3), half = dim / 2;
+  const Tensor table = at::empty({x.size(1), dim}, x.options());
+  float* row = table.data_ptr<float>();
+  for (int64_t t = 0; t < x.size(1); ++t, row += dim) {
+    for (int64_t i = 0; i < half; ++i) {
+      const double frequency = std::exp(static_cast<double>(i) * (-std::log(options.base) / static_cast<double>(half)));
+      const double angle = static_cast<double>(options.first_position + t) * frequency;
+      row[i] = static_cast<float>(std::cos(angle));
+      row[half + i] = static_cast<float>(std::sin(angle));
+    }
+  }
+  return table;
+}
+
 // `table` has x's shape, or one that becomes it.
 Tensor turned(const Tensor& x, const Tensor& table) {
   const auto halves = x.chunk(2, -1), angles = table.chunk(2, -1);
@@ -83,6 +100,10 @@ class RotaryFunction : public torch::autograd::Function<RotaryFunction> {
 Tensor rotary_table(const Tensor& x, const RotaryOptions& options) {
   check(x.dim() == 4 && x.size(3) % 2 == 0, "rotary", "x has shape ", x.sizes(),
         "; must be [batch, time, heads, dim] with an even dim");
+  const bool packed = options.cu_seqlens && options.cu_seqlens->defined();
+  if (x.size(1) <= kFewPositions && !packed && x.is_cpu() && x.scalar_type() == at::kFloat) {
+    return few_positions(x, options);
+  }
   return table_of(positions_of(x, options), x.size(3), options.base).to(x.options());
 }
 

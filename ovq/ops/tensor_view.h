@@ -5,6 +5,7 @@
 
 #include <span>
 
+#include "ovq/kernels/memory/bfloat16.h"
 #include "ovq/kernels/view.h"
 
 namespace ovq::ops {
@@ -16,6 +17,12 @@ inline at::Tensor with_contiguous_rows(const at::Tensor& x) {
 // [B, T, H, D] float tensor with contiguous rows
 inline kernels::View<float> view_of(const at::Tensor& x) {
   return {x.data_ptr<float>(), x.size(0), x.size(1), x.size(2), x.size(3), x.stride(0), x.stride(1), x.stride(2)};
+}
+
+// The same of a bfloat16 tensor
+inline kernels::View<const kernels::Bfloat16> narrow_view_of(const at::Tensor& x) {
+  const auto* data = reinterpret_cast<const kernels::Bfloat16*>(x.data_ptr<at::BFloat16>());
+  return {data, x.size(0), x.size(1), x.size(2), x.size(3), x.stride(0), x.stride(1), x.stride(2)};
 }
 
 inline std::span<float> span_of(const at::Tensor& x) { return {x.data_ptr<float>(), static_cast<size_t>(x.numel())}; }

@@ -82,7 +82,7 @@ class TextReader {
   // Windows of one length side by side in a batch.
   void read(std::span<const TextWindow> batch) {
     const int64_t length = batch.front().length, rows = static_cast<int64_t>(batch.size());
-    models::ModelState state;
+    models::ModelState state(options_.state_dtype);
     for (int64_t at = 0; at < length; at += options_.piece) {
       if (stop_ && stop_()) throw std::runtime_error("evaluation was interrupted");
       const int64_t count = std::min(options_.piece, length - at);
@@ -169,6 +169,7 @@ TextLoss text_loss(const models::TextModel& model, const std::vector<std::string
     reader.read(std::span(windows).subspan(at, count));
   }
   reader.result.documents = documents;
+  reader.result.weight_bytes = model.model->weight_bytes();
   reader.result.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   return reader.result;
 }
@@ -185,9 +186,10 @@ std::string to_table(const TextLoss& loss) {
   for (const auto& [index, bin] : loss.bins)
     add(fmt::format("{} - {}", index * loss.bin, (index + 1) * loss.bin - 1), bin);
   add("all", loss.total);
-  return fmt::format("{} windows of {} documents, {:.0f} tokens/s, state {}\n\n{}", loss.windows, loss.documents,
-                     static_cast<double>(loss.tokens) / loss.seconds, bytes_text(static_cast<double>(loss.state_bytes)),
-                     table.text());
+  return fmt::format("{} windows of {} documents, {:.0f} tokens/s, weights {}, state {}\n\n{}", loss.windows,
+                     loss.documents, static_cast<double>(loss.tokens) / loss.seconds,
+                     bytes_text(static_cast<double>(loss.weight_bytes)),
+                     bytes_text(static_cast<double>(loss.state_bytes)), table.text());
 }
 
 nlohmann::json to_json(const TextLoss& loss) {
@@ -199,6 +201,7 @@ nlohmann::json to_json(const TextLoss& loss) {
   object["documents"] = loss.documents;
   object["tokens_per_second"] = loss.seconds > 0 ? static_cast<double>(loss.tokens) / loss.seconds : 0;
   object["state_bytes"] = loss.state_bytes;
+  object["weight_bytes"] = loss.weight_bytes;
   object["bin"] = loss.bin;
   object["bins"] = nlohmann::json::array();
   for (const auto& [index, bin] : loss.bins) {

@@ -27,6 +27,7 @@ struct TextLossOptions {
   int64_t batch = 4;
   int64_t piece = 256;
   int64_t windows = 0;  // 0: all
+  models::StateDtype state_dtype = models::StateDtype::float32;
 };
 
 template <class Fields>
@@ -37,6 +38,7 @@ void list_fields(Fields& field, TextLossOptions& o) {
   field("batch", o.batch, "windows read at a time", at_least(1));
   field("piece", o.piece, "tokens of a window read at a time", at_least(1));
   field("windows", o.windows, "windows to read, spread over all of them", or_zero(at_least(1), "all"));
+  field("state_dtype", o.state_dtype, "how caches of keys and values, and centroids, are kept in memory");
 }
 
 struct TextLossBin {
@@ -53,6 +55,7 @@ struct TextLoss {
   std::map<int64_t, TextLossBin> bins;  // by position in the window / bin
   int64_t bin = 0;
   int64_t state_bytes = 0;  // of one window, at the end of the last
+  int64_t weight_bytes = 0;
   double seconds = 0;
   int64_t tokens = 0;  // read
 };

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from ._library import invoke
 from .layer_states import LayerStates, handles_of
 from .parts import CALLED, Part, callable_from_cpp, calling, make_part, others_of
+from .state import dtype_name
 
 S = TypeVar("S", bound=LayerStates)
 States = Union[S, List[S]]
@@ -49,9 +50,9 @@ class CompiledModule(Part):
         """What it is made of, as config.json spells it."""
         return json.loads(self._handle.config())
 
-    def state_bytes(self, tokens: int) -> int:
-        """Memory of the state of one sequence after `tokens` tokens, in float32."""
-        return invoke(self._op, self._handle.state_bytes, tokens)
+    def state_bytes(self, tokens: int, dtype: torch.dtype = torch.float32) -> int:
+        """Memory of the state of one sequence after `tokens` tokens, with caches and centroids stored as `dtype`."""
+        return invoke(self._op, self._handle.state_bytes, tokens, dtype_name("state_bytes", "dtype", dtype))
 
     def set_centroids(self, centroids: int) -> None:
         """The most centroids per kv head of OVQ-attention, from the next write on; no parameter depends on it."""

@@ -7,18 +7,34 @@ import torch
 from torch import Tensor
 
 from .memory import Memory, Path, existing
-from .state import State
+from .state import State, dtype_name
 
 Self = TypeVar("Self", bound="LayerStates")
 
 
 class LayerStates(Memory):
-    """What MixerState and ModelState have in common. A new one represents an empty context."""
+    """What MixerState and ModelState have in common. A new one represents an empty context.
+
+    Args:
+        dtype: how caches of keys and values, and the centroids of OVQ-attention, are stored: torch.float32, or
+            torch.bfloat16 for half the memory, for inference (no gradients). All else is float32.
+    """
 
     __slots__ = ()
 
-    def __init__(self) -> None:
-        self._handle = torch.classes.ovq.LayerStates()
+    def __init__(self, dtype: torch.dtype = torch.float32) -> None:
+        self._handle = torch.classes.ovq.LayerStates(dtype_name(type(self).__name__, "dtype", dtype))
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """How caches and centroids are stored."""
+        return getattr(torch, self._handle.dtype())
+
+    def to(self: Self, dtype: torch.dtype) -> Self:
+        """A copy that is stored as `dtype` from the next token on, rounded to nearest or widened exactly."""
+        name, other = dtype_name(f"{type(self).__name__}.to", "dtype", dtype), self.clone()
+        other._handle.set_dtype(name)
+        return other
 
     def detach(self: Self) -> Self:
         """The same contents outside of the autograd graph: a copy, since a step writes into them."""
@@ -45,7 +61,8 @@ class LayerStates(Memory):
         return _unpack, (type(self), {name: tensor.detach().clone() for name, tensor in tensors.items()}, metadata)
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}(position={self.position}, nbytes={self.nbytes})"
+        dtype = "" if self.dtype == torch.float32 else f", dtype={self.dtype}"
+        return f"{type(self).__name__}(position={self.position}, nbytes={self.nbytes}{dtype})"
 
 
 class MixerState(LayerStates):

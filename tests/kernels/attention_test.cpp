@@ -342,6 +342,42 @@ TEST_P(Attention, NanInOneKeyReachesTheRowsThatSeeIt) {
   }
 }
 
+// A cache stored as bfloat16 is read as the same in float32: by few queries as it is, by many widened.
+TEST_P(Attention, ACacheInBfloat16) {
+  for (const int64_t queries : {1, 2, 5, 6, 40}) {
+    for (const int64_t dim : {8, 15, 64}) {
+      AttentionProblem problem({.batch = 2,
+                                .queries = queries,
+                                .keys = 300,
+                                .query_heads = queries == 2 ? 2 : 1,
+                                .key_dim = dim,
+                                .value_dim = dim + 3,
+                                .window = queries % 2 == 0 ? 100 : 0,
+                                .query_offset = 300 - queries});
+      std::vector<Bfloat16> stored[2];
+      for (Tensor* x : {&problem.k, &problem.v}) {
+        x->each_row([&](float* row) {
+          for (int64_t i = 0; i < x->view().dim; ++i) {
+            stored[x == &problem.v].push_back(to_bfloat16(row[i]));
+            row[i] = to_float(stored[x == &problem.v].back());
+          }
+        });
+      }
+      AttentionInputs narrow = problem.inputs();
+      narrow.narrow_k = View<const Bfloat16>::contiguous(stored[0].data(), 2, 300, 1, dim);
+      narrow.narrow_v = View<const Bfloat16>::contiguous(stored[1].data(), 2, 300, 1, dim + 3);
+      const Tensor expected({2, queries, problem.c.query_heads, dim + 3});
+      const Tensor actual({2, queries, problem.c.query_heads, dim + 3});
+      attention_forward(problem.inputs(), {expected.view(), {}});
+      EXPECT_TRUE(throws_naming<std::invalid_argument>("k", [&] { attention_forward(narrow, {actual.view(), {}}); }));
+      narrow.k = narrow.v = {};
+      attention_forward(narrow, {actual.view(), {}});
+      EXPECT_TRUE(same_bits(actual.values(), expected.values())) << queries << " " << dim;
+      EXPECT_TRUE(actual.fences_intact());
+    }
+  }
+}
+
 TEST_P(Attention, LogSumExpMayBeAbsent) {
   const AttentionProblem problem({.queries = 50});
   const Tensor o({1, 50, 1, 16});

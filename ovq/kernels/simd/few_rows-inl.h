@@ -29,7 +29,8 @@ namespace ovq::kernels::detail {
 namespace HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-inline constexpr int kFewRows = 5;    // queries and searched keys together
+inline constexpr int kFewRows = 5;  // queries and searched keys together
+static_assert(kFewRows >= kNarrowWindowRows);
 inline constexpr int kValueRows = 8;  // values summed together: sequential reading, accumulators in L1
 
 struct FewRows {
@@ -168,7 +169,11 @@ HWY_NOINLINE void forward_few_rows(const ForwardBlock& block, Workspace& workspa
     score_keys<R>(few, reading.dictionary, reading.dictionary.keys, 0, dictionary, dim, true);
   }
   for (int r = 0; r < few.queries; ++r) few.scores[r] += dictionary;
-  if (few.queries > 0) score_keys<R>(few, reading.window, reading.window.keys, first, last + 1, dim, false);
+  if (few.queries > 0 && reading.window.narrow()) {
+    score_keys<R>(few, reading.window, reading.window.narrow_keys, first, last + 1, dim, false);
+  } else if (few.queries > 0) {
+    score_keys<R>(few, reading.window, reading.window.keys, first, last + 1, dim, false);
+  }
   for (int r = 0; r < few.searched; ++r) {
     block.best_similarity[r] = few.best_similarity[r];
     block.best_centroid[r] = few.best_centroid[r];
@@ -196,8 +201,13 @@ HWY_NOINLINE void forward_few_rows(const ForwardBlock& block, Workspace& workspa
       read(centroids.values, centroids.value_stride, p, 0, dictionary, kTile);
     }
     const int64_t window_end = reading.last(row) + 1;
-    read(reading.window.values, reading.window.value_stride, few.scores[r], reading.first(row), window_end,
-         reading.walked_span() > 0 ? window_end : kTile);
+    const int64_t window_step = reading.walked_span() > 0 ? window_end : kTile;
+    const KeyRun& window = reading.window;
+    if (window.narrow()) {
+      read(window.narrow_values, window.value_stride, few.scores[r], reading.first(row), window_end, window_step);
+    } else {
+      read(window.values, window.value_stride, few.scores[r], reading.first(row), window_end, window_step);
+    }
     const float inverse = 1.0f / softmax.sum;
     float* o = block.o.at(row, reading.group);
     for (int64_t i = 0; i < reading.value_dim; ++i) o[i] = out[i] * inverse;

@@ -20,7 +20,8 @@ inline constexpr int64_t kPadding = 16;       // floats; rows of keys, values an
 inline constexpr int64_t kBlockRows = 128;    // rows that share one pass over the keys: what fits in L2 beside a tile
 inline constexpr int64_t kTile = 192;         // keys per step of the running softmax; borders decide the rounding
 inline constexpr int64_t kBackwardTile = 96;  // keys per step of the backward
-inline constexpr int64_t kWalkedSpan = 512;   // a window up to this is one step of the running softmax
+inline constexpr int64_t kNarrowWindowRows = 5;  // of a block that may read a window stored as bfloat16
+inline constexpr int64_t kWalkedSpan = 512;      // a window up to this is one step of the running softmax
 
 inline int64_t round_up(int64_t value, int64_t unit) { return (value + unit - 1) / unit * unit; }
 inline int64_t padded(int64_t dim) { return round_up(dim, kPadding); }

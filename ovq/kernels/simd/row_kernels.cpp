@@ -10,6 +10,7 @@
 // clang-format on
 
 #include "ovq/kernels/simd/heads-inl.h"
+#include "ovq/kernels/simd/matvec-inl.h"
 #include "ovq/kernels/simd/products-inl.h"
 #include "ovq/kernels/simd/rows-inl.h"
 
@@ -24,6 +25,8 @@ const RowKernels* row_kernels_of_target() {
       .pack = pack_entry,
       .product = product_entry,
       .outer_product = outer_product_entry,
+      .matvec = matvec_entry,
+      .widen = widen_entry,
       .norm = norm_entry,
       .norm_backward = norm_backward_entry,
       .gate = gate_entry,

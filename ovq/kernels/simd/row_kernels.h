@@ -4,6 +4,8 @@
 
 #include <cstdint>
 
+#include "ovq/kernels/memory/bfloat16.h"
+
 namespace ovq::kernels {
 
 // What a token's row is made of, of its own and the one before it; at the start of a sequence that is its own.
@@ -78,6 +80,17 @@ struct OuterProduct {
   const float* b = nullptr;
   int64_t b_stride = 0, rows = 0, columns = 0, depth = 0;
 };
+// y[r][o] <- w[o] . x[r] + add[r][o] with w `wide` or `narrow`, the other null; a row of x gets the same bits in any
+// block
+struct MatvecBlock {
+  const float* wide = nullptr;
+  const Bfloat16* narrow = nullptr;
+  int64_t w_stride = 0, outputs = 0, depth = 0;
+  const float* x = nullptr;
+  int64_t x_stride = 0, rows = 0;
+  const float* add = nullptr;  // nullptr: nothing
+  int64_t add_stride = 0;
+};
 inline constexpr int64_t kOuterDepth = 128;  // rows of b that are packed at a time
 inline constexpr int64_t kWidestPanel = 64;  // columns of a panel, at most
 
@@ -92,6 +105,8 @@ struct RowKernels {
   void (*product)(const RowsProduct& in, float* c, int64_t c_stride);
   // scratch: kOuterDepth * kWidestPanel floats
   void (*outer_product)(const OuterProduct& in, float* scratch, float* c, int64_t c_stride);
+  void (*matvec)(const MatvecBlock& in, float* y, int64_t y_stride);
+  void (*widen)(const Bfloat16* from, int64_t count, float* to);
   void (*norm)(const NormRows& in, float* y, float* r);
   void (*norm_backward)(const NormRows& in, const NormRowsBackward& out);
   // a = silu(gate) * up, with the rows [gate | up] of 2 * width

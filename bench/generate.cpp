@@ -1,0 +1,158 @@
+#include "bench/generate.h"
+
+#include <ATen/Parallel.h>
+
+#include <algorithm>
+#include <memory>
+#include <optional>
+
+#include "bench/probe.h"
+#include "ovq/base/error.h"
+#include "ovq/base/random.h"
+#include "ovq/models/inspect.h"
+#include "ovq/models/presets.h"
+#include "ovq/models/session.h"
+#include "ovq/models/storage.h"
+#include "ovq/ops/backend.h"
+
+#include <fmt/format.h>
+
+namespace ovq::bench {
+namespace {
+
+using at::Tensor;
+using models::LanguageModel;
+using models::ModelState;
+
+constexpr int64_t kCheckedTokens = 150;   // more than a chunk: some of it is read from a dictionary
+constexpr double kTolerance = 1e-3;       // of logits, by norm: the same weights, other roundings
+constexpr double kStateTolerance = 0.05;  // with states that are rounded
+constexpr int64_t kProbedBytes = int64_t{1} << 29;
+
+struct Variant {
+  std::string name;
+  bool narrow = false;  // weights and states
+  std::optional<ops::Backend> backend;
+};
+
+std::vector<int32_t> random_tokens(const models::ModelConfig& config, int64_t count) {
+  Random random(7);
+  std::vector<int32_t> tokens;
+  for (int64_t i = 0; i < count; ++i) {
+    tokens.push_back(static_cast<int32_t>(random.below(config.vocab_size)));
+  }
+  return tokens;
+}
+
+// Multiplications and additions of a prompt of which only the last token has logits.
+double prompt_flops(const models::ModelConfig& config, int64_t tokens) {
+  const models::Inspection inspection = models::inspect(config, {tokens});
+  const auto count = static_cast<double>(tokens);
+  return count * inspection.contexts.front().forward - 2 * static_cast<double>(inspection.head) * (count - 1);
+}
+
+Tensor logits_of(LanguageModel& model, const std::vector<int32_t>& tokens, models::StateDtype dtype) {
+  ModelState state(dtype);
+  models::Session session(model, state);
+  const std::span<const int32_t> all = tokens;
+  const int64_t last = static_cast<int64_t>(tokens.size()) - 1;
+  session.read(all.first(last), {.piece = 64});
+  session.read(all.subspan(last));  // as decode does
+  const std::span<const float> logits = session.logits();
+  return at::tensor(at::ArrayRef<float>(logits.data(), logits.size()));
+}
+
+double relative_error(const Tensor& x, const Tensor& truth) {
+  return ((x - truth).norm() / truth.norm()).item<double>();
+}
+
+// Weights as they are; states in float32 against the composed model, then as they are stored against float32.
+std::string mismatch_of(LanguageModel& model, models::StateDtype dtype) {
+  const std::vector<int32_t> tokens = random_tokens(model.config(), kCheckedTokens);
+  Tensor composed;
+  {
+    const ops::BackendScope scope(ops::Backend::composed);
+    composed = logits_of(model, tokens, models::StateDtype::float32);
+  }
+  const Tensor fused = logits_of(model, tokens, models::StateDtype::float32);
+  const double error = relative_error(fused, composed);
+  const double rounding = relative_error(logits_of(model, tokens, dtype), fused);
+  if (error <= kTolerance && rounding <= kStateTolerance) return "";
+  if (error <= kTolerance) {
+    return fmt::format("with states as {} the logits differ by {:.2e}; at most {}", name_of(dtype), rounding,
+                       kStateTolerance);
+  }
+  return fmt::format("the logits differ from those of the composed model by {:.2e}; at most {}", error, kTolerance);
+}
+
+void measure(LanguageModel& model, const GenerateBenchOptions& options, models::StateDtype dtype, GenerateCase& result,
+             int rounds) {
+  const std::vector<int32_t> prompt = random_tokens(model.config(), options.context);
+  const Bystanders bystanders;
+  std::vector<double> prompts, tokens;
+  for (int round = 0; round < rounds; ++round) {
+    ModelState state(dtype);
+    models::Session session(model, state);
+    models::Sampler sampler({});
+    prompts.push_back(time_once([&] { session.read(prompt, {.piece = options.piece}); }));
+    session.next(sampler);  // chosen from what is there; the next ones have to be computed
+    for (int64_t token = 0; token < options.tokens; ++token) {
+      tokens.push_back(time_once([&] { session.next(sampler); }));
+    }
+    result.state_bytes = state.used_bytes();
+  }
+  result.prompt = summary(prompts);
+  result.token = summary(tokens);
+  result.weight_bytes = model.weight_bytes_per_token();
+  result.bystander_cores = bystanders.busy_cores();
+}
+
+}  // namespace
+
+bool GenerateReport::matched() const {
+  return std::all_of(cases.begin(), cases.end(), [](const GenerateCase& one) { return one.mismatch.empty(); });
+}
+
+GenerateReport run_generate(const GenerateBenchOptions& asked) {
+  GenerateBenchOptions options = asked;
+  if (options.run.quick) {
+    options.context = std::min<int64_t>(options.context, 512);
+    options.tokens = std::min<int64_t>(options.tokens, 8);
+    options.rounds = 1;
+  }
+  const auto start = Clock::now();
+  const Bystanders bystanders;
+  GenerateReport report{.machine = describe_machine(), .model = options.model};
+  const int threads = at::get_num_threads();
+  report.peak = measure_fma_peak(report.machine.isa, threads, 0.5);
+  const auto probe = [&] {
+    report.read_bandwidth = std::max(report.read_bandwidth, measure_read_bandwidth(kProbedBytes, threads, 5));
+  };
+  const models::ModelConfig config = models::model_preset(options.model).config;
+  const std::shared_ptr<LanguageModel> model = models::make_model(config, 1);
+  std::vector<Variant> variants = {{.name = "float32"}, {.name = "bfloat16", .narrow = true}};
+  if (options.composed) {
+    variants.insert(variants.begin(), {.name = "torch calls, float32", .backend = ops::Backend::composed});
+  }
+  for (const Variant& variant : variants) {
+    if (!options.run.wanted(variant.name)) continue;
+    const CurrentCase shown(variant.name);
+    GenerateCase result{.name = variant.name, .prompt_tokens = options.context};
+    result.prompt_flops = prompt_flops(config, options.context);
+    if (variant.narrow) model->store_bfloat16_weights();
+    const models::StateDtype dtype = variant.narrow ? models::StateDtype::bfloat16 : models::StateDtype::float32;
+    if (!variant.backend) result.mismatch = mismatch_of(*model, dtype);
+    if (result.mismatch.empty()) {
+      const ops::BackendScope scope(variant.backend.value_or(ops::Backend::automatic));
+      probe();
+      measure(*model, options, dtype, result, variant.backend ? 1 : options.rounds);
+      probe();
+    }
+    report.cases.push_back(result);
+  }
+  report.bystander_cores = bystanders.busy_cores();
+  report.seconds = seconds_since(start);
+  return report;
+}
+
+}  // namespace ovq::bench

@@ -1,0 +1,58 @@
+// `ovq bench generate`: a model of random weights reads a prompt and goes on token by token, one sequence, beside what
+// the machine can do: the bytes of weights and states that a token has to read against the read bandwidth, the FLOPs of
+// the prompt against the multiply-add peak, both measured in the same run; and beside the same model composed of torch
+// calls.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "bench/machine.h"
+#include "bench/runner.h"
+#include "bench/timing.h"
+
+namespace ovq::bench {
+
+struct GenerateBenchOptions {
+  BenchOptions run;                         // quick: a short prompt and few tokens
+  std::string model = "paper/text-sw-ovq";  // a preset
+  int64_t context = 4096;                   // tokens of the prompt
+  int64_t tokens = 24;                      // that follow, each timed
+  int64_t piece = 512;                      // tokens of the prompt read at a time
+  int rounds = 2;                           // of prompt and tokens
+  bool composed = true;                     // also composed of torch calls
+};
+
+struct GenerateCase {
+  std::string name;      // how weights and states are stored
+  std::string mismatch;  // how the logits differed from those of the composed model; such a case is not timed
+  Timing prompt, token;  // of all tokens of the prompt; of one that follows
+  double prompt_flops = 0;
+  int64_t prompt_tokens = 0;
+  int64_t weight_bytes = 0, state_bytes = 0;  // that a token reads
+  double bystander_cores = 0;
+
+  int64_t bytes() const { return weight_bytes + state_bytes; }
+  double bandwidth() const { return static_cast<double>(bytes()) / token.median; }
+  double flops() const { return prompt_flops / prompt.best; }
+};
+
+struct GenerateReport {
+  Machine machine;
+  std::string model;
+  double peak = 0;            // FLOP/s of the kernels' instruction set
+  double read_bandwidth = 0;  // bytes/s
+  double bystander_cores = 0;
+  double seconds = 0;
+  std::vector<GenerateCase> cases;
+
+  bool matched() const;
+};
+
+// With the threads torch has been given.
+GenerateReport run_generate(const GenerateBenchOptions& options);
+
+std::string to_table(const GenerateReport& report);
+std::string to_json(const GenerateReport& report);
+
+}  // namespace ovq::bench

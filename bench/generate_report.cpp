@@ -1,0 +1,84 @@
+#include <fmt/format.h>
+
+#include <nlohmann/json.hpp>
+
+#include "bench/generate.h"
+#include "bench/machine_report.h"
+#include "ovq/base/format.h"
+#include "ovq/base/table.h"
+
+namespace ovq::bench {
+namespace {
+
+std::string percent_of(double share) { return fmt::format("{:.0f} %", 100 * share); }
+std::string gigabytes(double bytes) { return fmt::format("{:.1f} GB/s", 1e-9 * bytes); }
+
+std::vector<std::string> generate_cells(const GenerateReport& report, const GenerateCase& one) {
+  return {one.name,
+          fmt::format("{:.1f}", 1 / one.token.median),
+          seconds_text(one.token.median),
+          bytes_text(static_cast<double>(one.weight_bytes)),
+          bytes_text(static_cast<double>(one.state_bytes)),
+          gigabytes(one.bandwidth()),
+          percent_of(one.bandwidth() / report.read_bandwidth),
+          seconds_text(one.prompt.best),
+          fmt::format("{:.0f}", static_cast<double>(one.prompt_tokens) / one.prompt.best),
+          fmt::format("{:.0f}", 1e-9 * one.flops()),
+          percent_of(one.flops() / report.peak)};
+}
+
+nlohmann::ordered_json to_json(const GenerateReport& report, const GenerateCase& one) {
+  nlohmann::ordered_json json{{"name", one.name}, {"fused_equals_plain", one.mismatch.empty()}};
+  if (!one.mismatch.empty()) {
+    json["mismatch"] = one.mismatch;
+    return json;
+  }
+  json["token"] = {{"seconds_best", one.token.best},
+                   {"seconds_median", one.token.median},
+                   {"rounds", one.token.seconds.size()},
+                   {"weight_bytes", one.weight_bytes},
+                   {"state_bytes", one.state_bytes},
+                   {"bytes_per_second", one.bandwidth()},
+                   {"of_read_bandwidth", one.bandwidth() / report.read_bandwidth}};
+  json["prompt"] = {{"seconds_best", one.prompt.best},     {"seconds_median", one.prompt.median},
+                    {"rounds", one.prompt.seconds.size()}, {"tokens", one.prompt_tokens},
+                    {"flops", one.prompt_flops},           {"flops_per_second", one.flops()},
+                    {"of_peak", one.flops() / report.peak}};
+  json["bystander_cores"] = one.bystander_cores;
+  return json;
+}
+
+}  // namespace
+
+std::string to_table(const GenerateReport& report) {
+  std::string text =
+      describe(report.machine) + describe_blas(report.machine.blas) +
+      fmt::format("{}, one sequence, random weights; read bandwidth {}, multiply-add peak {:.0f} GFLOP/s\n",
+                  report.model, gigabytes(report.read_bandwidth), 1e-9 * report.peak) +
+      describe_load(report.machine, report.bystander_cores, report.seconds) + "\n";
+  Table table = Table::of_named_rows({"weights and states", "tokens/s", "token", "weights", "states", "read", "of it",
+                                      "prompt", "tokens/s", "GFLOP/s", "of peak"});
+  for (const GenerateCase& one : report.cases)
+    if (one.mismatch.empty()) table.add(generate_cells(report, one));
+  text += table.text();
+  for (const GenerateCase& one : report.cases)
+    if (!one.mismatch.empty()) text += fmt::format("{}: NOT TIMED: {}\n", one.name, one.mismatch);
+  for (const std::string& note : machine_notes(report.machine, report.bystander_cores))
+    text += fmt::format("note: {}\n", note);
+  return text;
+}
+
+std::string to_json(const GenerateReport& report) {
+  nlohmann::ordered_json json{{"version", OVQ_VERSION},
+                              {"machine", to_json(report.machine, report.bystander_cores)},
+                              {"model", report.model},
+                              {"peak_flops_per_second", report.peak},
+                              {"read_bytes_per_second", report.read_bandwidth},
+                              {"seconds", report.seconds},
+                              {"cases", nlohmann::ordered_json::array()},
+                              {"notes", machine_notes(report.machine, report.bystander_cores)}};
+  for (const GenerateCase& one : report.cases) json["cases"].push_back(to_json(report, one));
+  return json.dump(2) + "\n";
+}
+
+}  // namespace ovq::bench
