@@ -1,4 +1,4 @@
-// ovq inspect [MODEL] [--json] [--context TOKENS ...] | --options MIXER
+// ovq inspect [MODEL] [--json] [--context TOKENS ...] [--processes P] | --options MIXER
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -13,6 +13,7 @@
 #include "ovq/models/inspect.h"
 #include "ovq/models/mixer_options.h"
 #include "ovq/train/checkpoint.h"
+#include "ovq/train/rank_memory.h"
 
 namespace ovq::cli {
 namespace {
@@ -22,6 +23,7 @@ struct InspectArguments {
   std::vector<int64_t> contexts = models::default_contexts();
   bool json = false;
   std::string options;
+  int64_t processes = 0;
 };
 
 void show_model(const InspectArguments& arguments) {
@@ -42,7 +44,14 @@ void show_model(const InspectArguments& arguments) {
     models::Inspection inspection =
         models::inspect(train::model_directory(arguments.model, print_warning).string(), arguments.contexts);
     inspection.name = arguments.model;
-    fmt::print("{}", arguments.json ? models::to_json(inspection).dump(2) + "\n" : models::to_table(inspection));
+    nlohmann::json object = models::to_json(inspection);
+    std::string table = models::to_table(inspection);
+    if (arguments.processes > 0) {
+      const train::RankMemory memory = train::rank_memory(inspection.total, arguments.processes);
+      object["training_memory"] = to_json(memory);
+      table += to_table(memory);
+    }
+    fmt::print("{}", arguments.json ? object.dump(2) + "\n" : table);
   } catch (const std::invalid_argument& error) {
     throw UsageError(error.what());
   }
@@ -59,6 +68,9 @@ void add_inspect(CLI::App& app) {
   command->add_option("--context", arguments->contexts, "Lengths to show; default: 1024 to 1048576")
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 30))
       ->type_name("TOKENS");
+  command->add_option("--processes", arguments->processes, "Also the memory of each of so many processes in training")
+      ->check(CLI::Range(int64_t{1}, int64_t{1} << 20))
+      ->type_name("P");
   command
       ->add_option("--options", arguments->options,
                    "Instead: the options of a mixer, one of " + joined(models::mixer_types()))

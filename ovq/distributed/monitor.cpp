@@ -140,7 +140,10 @@ std::string Monitor::verdict(const std::string& error) {
   const auto end = Clock::now() + patience;
   hurry_ = true;
   while (said_.empty() && lost_.empty() && Clock::now() < end) changed_.wait_for(lock, kBetweenLooks);
-  if (!said_.empty()) return said_;
+  if (!said_.empty()) {
+    linger(lock);
+    return said_;
+  }
   const std::string found = finding(error);
   lock.unlock();
   say(found);
@@ -155,6 +158,14 @@ void Monitor::say(const std::string& reason) {
   changed_.notify_all();
   changed_.wait_for(lock, std::max<milliseconds>(kLeastPatience, interval_),
                     [this] { return !said_.empty() || !lost_.empty(); });
+  linger(lock);
+}
+
+void Monitor::linger(std::unique_lock<std::mutex>& lock) {
+  if (place_.served || place_.rank != 0 || !lost_.empty()) return;
+  hurry_ = true;
+  const auto end = Clock::now() + std::max<milliseconds>(kLeastPatience, interval_ * 3 / 2);
+  changed_.wait_until(lock, end, [] { return false; });
 }
 
 }  // namespace ovq::distributed

@@ -48,6 +48,8 @@ class Monitor {
   };
 
   void run();
+  // Whoever holds the store stays until the others have read what was said in it.
+  void linger(std::unique_lock<std::mutex>& lock);
   void look();  // one round: beats, and what was said
   std::string finding(const std::string& error) const;
   std::string name(size_t rank) const;  // "rank 1 (host)"

@@ -11,6 +11,7 @@
 #endif
 #include <array>
 #include <cstring>
+#include <sstream>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
@@ -74,7 +75,7 @@ StorePointer connect_store(const Place& place, ProcessGroup::Duration timeout) {
   options.port = static_cast<uint16_t>(place.port);
   options.isServer = !place.served && place.rank == 0;
   options.waitWorkers = false;
-  options.timeout = timeout;
+  options.timeout = std::max<ProcessGroup::Duration>(timeout, std::chrono::seconds(1));  // counts whole seconds
   try {
     return c10::make_intrusive<c10d::PrefixStore>(prefix_of(place.attempt),
                                                   c10::make_intrusive<c10d::TCPStore>(place.address, options));
@@ -103,8 +104,10 @@ void meet(c10d::Store& store, const Place& place, ProcessGroup::Duration timeout
     for (int64_t rank = 0; rank < place.ranks; ++rank) {
       if (!store.check({here_key(rank)})) missing += (missing.empty() ? "" : ", ") + std::to_string(rank);
     }
-    throw RankFailure("rank " + missing + " of " + std::to_string(place.ranks) + " did not come within " +
-                      std::to_string(timeout.count() / 1000) + " s");
+    std::ostringstream text;
+    text << "rank " << missing << " of " << place.ranks << " did not come within "
+         << std::chrono::duration<double>(timeout).count() << " s";
+    throw RankFailure(text.str());
   }
 }
 
@@ -203,6 +206,21 @@ std::vector<at::Tensor> ProcessGroup::gather(const at::Tensor& x) {
   return all;
 }
 
+// Neither counts as an operation: ranks differ in how many of these they begin.
+ProcessGroup::Pending ProcessGroup::begin_send(const at::Tensor& x, int64_t to, int64_t tag) {
+  auto work = std::make_shared<Pending::Work>();
+  work->tensors = {x};
+  work->work = attempted(
+      *monitor_, [&] { return parts_->gloo->send(work->tensors, static_cast<int>(to), static_cast<int>(tag)); });
+  return begun(std::move(work));
+}
+
+void ProcessGroup::receive(const at::Tensor& x, int64_t from, int64_t tag) {
+  std::vector<at::Tensor> tensors = {x};
+  attempted(*monitor_,
+            [&] { return parts_->gloo->recv(tensors, static_cast<int>(from), static_cast<int>(tag))->wait(); });
+}
+
 std::string ProcessGroup::broadcast(const std::string& text, int64_t from) {
   const at::Tensor size = at::full({1}, static_cast<int64_t>(text.size()), at::kLong);
   broadcast(size, from);
@@ -278,6 +296,8 @@ ProcessGroup::Pending ProcessGroup::begin_sum(const at::Tensor&) { refuse(); }
 ProcessGroup::Pending ProcessGroup::begin_broadcast(const at::Tensor&, int64_t) { refuse(); }
 std::string ProcessGroup::broadcast(const std::string&, int64_t) { refuse(); }
 std::vector<at::Tensor> ProcessGroup::gather(const at::Tensor&) { refuse(); }
+ProcessGroup::Pending ProcessGroup::begin_send(const at::Tensor&, int64_t, int64_t) { refuse(); }
+void ProcessGroup::receive(const at::Tensor&, int64_t, int64_t) { refuse(); }
 bool ProcessGroup::any(bool) { refuse(); }
 void ProcessGroup::leave_with(const std::string&) noexcept {}
 struct StoreServer::Parts {};

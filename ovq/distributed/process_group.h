@@ -61,6 +61,9 @@ class ProcessGroup {
   std::string broadcast(const std::string& text, int64_t from);
   // What each rank gave, on all of them.
   std::vector<at::Tensor> gather(const at::Tensor& x);
+  // x goes to one rank, which receives it with the same tag.
+  Pending begin_send(const at::Tensor& x, int64_t to, int64_t tag);
+  void receive(const at::Tensor& x, int64_t from, int64_t tag);
   bool any(bool here);  // whether it is true on a rank
 
   // Tells the others why this rank will end, so that they can say so too. Never throws.
