@@ -1,4 +1,5 @@
-// ovq inspect [MODEL] [--json] [--context TOKENS ...] [--weights DTYPE] [--state-dtype DTYPE] | --options MIXER
+// ovq inspect [MODEL] [--json] [--context TOKENS ...] [--weights DTYPE] [--state-dtype DTYPE] [--processes P]
+//   | --options MIXER
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -14,6 +15,7 @@
 #include "ovq/models/inspect.h"
 #include "ovq/models/mixer_options.h"
 #include "ovq/train/checkpoint.h"
+#include "ovq/train/rank_memory.h"
 
 namespace ovq::cli {
 namespace {
@@ -24,6 +26,7 @@ struct InspectArguments {
   models::StorageOptions storage;
   bool json = false;
   std::string options;
+  int64_t processes = 0;
 };
 
 void show_model(const InspectArguments& arguments) {
@@ -44,7 +47,14 @@ void show_model(const InspectArguments& arguments) {
     models::Inspection inspection = models::inspect(train::model_directory(arguments.model, print_warning).string(),
                                                     arguments.contexts, arguments.storage);
     inspection.name = arguments.model;
-    fmt::print("{}", arguments.json ? models::to_json(inspection).dump(2) + "\n" : models::to_table(inspection));
+    nlohmann::json object = models::to_json(inspection);
+    std::string table = models::to_table(inspection);
+    if (arguments.processes > 0) {
+      const train::RankMemory memory = train::rank_memory(inspection.total, arguments.processes);
+      object["training_memory"] = to_json(memory);
+      table += to_table(memory);
+    }
+    fmt::print("{}", arguments.json ? object.dump(2) + "\n" : table);
   } catch (const std::invalid_argument& error) {
     throw UsageError(error.what());
   }
@@ -62,6 +72,9 @@ void add_inspect(CLI::App& app) {
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 30))
       ->type_name("TOKENS");
   add_fields(*command, arguments->storage);
+  command->add_option("--processes", arguments->processes, "Also the memory of each of so many processes in training")
+      ->check(CLI::Range(int64_t{1}, int64_t{1} << 20))
+      ->type_name("P");
   command
       ->add_option("--options", arguments->options,
                    "Instead: the options of a mixer, one of " + joined(models::mixer_types()))

@@ -37,12 +37,15 @@ std::string phase_text(const train::RunOptions& options, int64_t index) {
                      phase.centroids ? fmt::format(", N {}", *phase.centroids) : "", phase.learning_rate);
 }
 
-void print_beginning(const train::Run& run, train::Trainer& trainer) {
+void print_beginning(const train::Run& run, train::Trainer& trainer, const train::Company& company) {
   const train::RunOptions& options = run.options();
   int64_t parameters = 0;
   for (const auto& parameter : trainer.model().parameters()) parameters += parameter.numel();
   fmt::print("{} on {} ({}): {:.2f}M parameters, vocabulary {}, into {}\n", options.model, options.task, options.scale,
              millions(parameters), trainer.task().vocab(), run.path().string());
+  if (company.group != nullptr)
+    fmt::print("{} processes, {:.2f} MB of optimiser state in each\n", company.group->ranks(),
+               millions(trainer.optimizer().state_bytes()));
   const int64_t done = trainer.progress().step;
   if (done == 0 && !options.init_from.path.empty())
     fmt::print("starting from the weights of {}\n", options.init_from.path);
@@ -63,7 +66,7 @@ void print_end(const train::Run& run, const train::Trainer& trainer, train::Outc
 
 }  // namespace
 
-void train_and_show(const train::Run& run, Profiling profiling) {
+void train_and_show(const train::Run& run, const ShowOptions& show) {
   std::signal(SIGINT, [](int) { interrupted = 1; });
   std::signal(SIGTERM, [](int) { interrupted = 1; });
   const train::RunOptions& options = run.options();
@@ -77,14 +80,19 @@ void train_and_show(const train::Run& run, Profiling profiling) {
   hooks.on_evaluation = [&](int64_t step, const train::Evaluation& evaluation, std::optional<double> keep) {
     progress->message(evaluation_text(step, evaluation, run.description().metric, keep));
   };
-  hooks.warn = print_warning;
+  const bool first = show.company.group == nullptr || show.company.group->rank() == 0;
+  if (first) hooks.warn = print_warning;
   hooks.stop = [] { return interrupted != 0; };
-  train::Trainer trainer(run, hooks);
-  print_beginning(run, trainer);
+  train::Trainer trainer(run, hooks, show.company);
+  if (!first) {
+    trainer.train();
+    return;
+  }
+  print_beginning(run, trainer, show.company);
   progress = std::make_unique<ProgressLine>(options.steps, trainer.progress().step);
 
   std::optional<train::Profile> profile;
-  if (profiling == Profiling::on) profile.emplace();
+  if (show.profiling == Profiling::on) profile.emplace();
   const auto start = std::chrono::steady_clock::now();
   const train::Outcome outcome = trainer.train();
   progress->finish();

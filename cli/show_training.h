@@ -1,12 +1,17 @@
 // A run that trains before the user's eyes; Ctrl-C and SIGTERM end it after the step, saved.
 #pragma once
 
-#include "ovq/train/run.h"
+#include "ovq/train/trainer.h"
 
 namespace ovq::cli {
 
 enum class Profiling { off, on };  // on: show at the end where the time went
 
-void train_and_show(const train::Run& run, Profiling profiling);
+struct ShowOptions {
+  Profiling profiling = Profiling::off;
+  train::Company company;  // the first of whose processes shows something
+};
+
+void train_and_show(const train::Run& run, const ShowOptions& options);
 
 }  // namespace ovq::cli

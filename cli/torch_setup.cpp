@@ -35,15 +35,15 @@ void start_again() {
 }
 
 // OpenBLAS has chosen its kernels before this program runs its first line: another choice needs a new process.
-void choose_blas_kernels() {
+void choose_blas_kernels(Warnings warnings) {
   const Blas blas = loaded_blas();
   if (const std::string kernels(missing_kernels(blas)); !kernels.empty()) {
     const std::string advice = missing_kernels_text(blas);
     setenv(kKernelsVariable, kernels.c_str(), 1);  // and so there is no second time
     start_again();
-    print_warning(advice);
+    if (warnings == Warnings::shown) print_warning(advice);
   }
-  if (blas.file.find("openblas-openmp") == std::string::npos) {
+  if (warnings == Warnings::shown && blas.file.find("openblas-openmp") == std::string::npos) {
     print_warning(fmt::format("torch multiplies matrices with {}, which is slow; Debian's libopenblas0-openmp is not",
                               blas.file.empty() ? "an unknown BLAS" : blas.file));
   }
@@ -51,8 +51,8 @@ void choose_blas_kernels() {
 
 }  // namespace
 
-void set_up_torch(int threads) {
-  choose_blas_kernels();
+void set_up_torch(int threads, Warnings warnings) {
+  choose_blas_kernels(warnings);
   // Tensors of a training step come and go in the same sizes: memory stays with the process instead of being unmapped,
   // mapped and cleared again.
   mallopt(M_MMAP_THRESHOLD, kKeptBlock);

@@ -7,6 +7,7 @@ namespace ovq::cli {
 // not know the CPU and has chosen slow kernels, starts the program anew with better ones (see ovq/base/blas.h): nothing
 // may have happened yet that must not happen twice. Warns on stderr if torch's matrix products do not come from
 // OpenBLAS with OpenMP.
-void set_up_torch(int threads);
+enum class Warnings { shown, hidden };
+void set_up_torch(int threads, Warnings warnings = Warnings::shown);
 
 }  // namespace ovq::cli

@@ -8,6 +8,8 @@
 #include <string>
 
 #include "cli/commands.h"
+#include "cli/field_flags.h"
+#include "cli/processes.h"
 #include "cli/show_training.h"
 #include "cli/torch_setup.h"
 #include "cli/validators.h"
@@ -28,6 +30,8 @@ struct TrainArguments {
   std::string config, out, resume;
   int threads = 0;
   bool profile = false;
+  ProcessOptions processes;
+  bool shard_optimizer = false;
 };
 
 // Defaults, then the file, then the flags.
@@ -45,19 +49,53 @@ train::PreparedRun prepare(const TrainArguments& arguments) {
   }
 }
 
-train::Run open_or_create(const TrainArguments& arguments) {
+// `restarted`: by somebody who gives the same arguments again, so that a run that is there may be the same.
+train::Run open_or_create(const TrainArguments& arguments, bool restarted = false) {
   if (!arguments.resume.empty()) return train::Run::open(arguments.resume);
   train::PreparedRun prepared = prepare(arguments);
   const std::string out =
       !arguments.out.empty() ? arguments.out : fmt::format("runs/{}-{}", prepared.options.task, prepared.options.model);
+  if (restarted && std::filesystem::exists(out)) {
+    train::Run run = train::Run::open(out);
+    if (to_json(run.options()) == to_json(prepared.options)) return run;
+  }
   return train::Run::create(out, prepared.options, std::move(prepared.task));
+}
+
+// --processes 1 is one, whoever started it.
+std::optional<distributed::Place> place_of(const ProcessOptions& options) {
+  if (options.processes == 1) return std::nullopt;
+  try {
+    return distributed::place_from_environment();
+  } catch (const std::invalid_argument& error) {
+    throw UsageError(error.what());
+  }
 }
 
 void run_training(const TrainArguments& arguments) {
   if (!arguments.resume.empty() && (!arguments.out.empty() || !arguments.config.empty() || !arguments.flags.empty()))
-    throw UsageError("--resume goes on with the options of the run; it takes no others but --threads and --profile");
-  set_up_torch(arguments.threads);
-  train_and_show(open_or_create(arguments), arguments.profile ? Profiling::on : Profiling::off);
+    throw UsageError(
+        "--resume goes on with the options of the run; it takes no others but --threads, --profile and those of "
+        "processes");
+  const ProcessOptions& processes = arguments.processes;
+  if (processes.restarts > 0 && processes.processes == 0)
+    throw UsageError("--restarts starts processes again that --processes has started; without, it has none");
+  ShowOptions show{.profiling = arguments.profile ? Profiling::on : Profiling::off,
+                   .company = {.shard_optimizer = arguments.shard_optimizer}};
+  if (processes.processes > 1 || processes.restarts > 0) {
+    set_up_torch(arguments.threads);
+    std::vector<std::string> flags;
+    if (arguments.profile) flags.push_back("--profile");
+    if (arguments.shard_optimizer) flags.push_back("--shard-optimizer");
+    train_in_processes(open_or_create(arguments).path(), processes, arguments.threads, flags);
+  } else if (const auto place = place_of(processes)) {
+    set_up_torch(threads_of(*place, arguments.threads), place->rank == 0 ? Warnings::shown : Warnings::hidden);
+    train_as_one_of(
+        *place, processes, [&] { return open_or_create(arguments, place->attempt > 0); }, show);
+  } else {
+    set_up_torch(arguments.threads);
+    train_and_show(open_or_create(arguments), show);
+  }
 }
 
 // A flag for each field of the run's options, "--eval-every" for eval_every.
@@ -141,6 +179,9 @@ void add_train(CLI::App& app) {
   add_threads(*train, arguments->threads);
   train->add_flag("--profile", arguments->profile,
                   "At the end, show the time in kernels, matrix products and everything else");
+  add_fields(*train, arguments->processes);
+  train->add_flag("--shard-optimizer", arguments->shard_optimizer,
+                  "Each of several processes keeps its share of the optimiser's state only");
   train->callback([arguments] { run_training(*arguments); });
 }
 

@@ -5,7 +5,7 @@ set -euo pipefail
 packages=(
   g++ cmake ninja-build ccache git
   libhwy-dev
-  libtorch-dev libopenblas0-openmp python3-torch
+  libtorch-dev libgloo-dev libopenblas0-openmp python3-torch
   libcli11-dev libfmt-dev nlohmann-json3-dev libsentencepiece-dev libreadline-dev
   libgtest-dev
   clang-format clang-tidy

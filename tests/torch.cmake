@@ -19,10 +19,13 @@ ovq_add_torch_test(models_test ovq::models
   models/config_test.cpp models/inspect_test.cpp models/language_model_test.cpp models/sampling_test.cpp
   models/session_test.cpp models/storage_test.cpp)
 target_link_libraries(models_test PRIVATE ovq::text)
+ovq_add_torch_test(distributed_test ovq::distributed
+  distributed/gradient_buckets_test.cpp distributed/place_test.cpp distributed/process_group_test.cpp)
 ovq_add_torch_test(train_test ovq::train
   train/adamw_test.cpp train/choice_scores_test.cpp train/comparison_test.cpp train/initial_weights_test.cpp
-  train/keep_test.cpp train/phases_test.cpp train/profile_test.cpp train/run_test.cpp train/sweep_test.cpp
+  train/keep_test.cpp train/phases_test.cpp train/profile_test.cpp train/replicas_test.cpp train/run_test.cpp train/sweep_test.cpp
   train/text_loss_test.cpp train/train_test.cpp)
+ovq_add_torch_test(context_parallel_test ovq::experiments distributed/context_parallel_test.cpp)  # starts itself twice
 ovq_add_torch_test(experiments_test ovq::experiments
   experiments/child_process_test.cpp experiments/experiment_set_test.cpp experiments/plan_test.cpp
   experiments/result_tables_test.cpp)
@@ -35,6 +38,8 @@ ovq_add_torch_test(train_memory_test ovq::train train/memory_test.cpp)  # has a 
 if(OVQ_BUILD_CLI)
   add_test(NAME cli.kill_resume
     COMMAND ${PROJECT_SOURCE_DIR}/scripts/kill-resume.sh --ovq $<TARGET_FILE:ovq> --kills 6 --steps 40)
+  add_test(NAME cli.processes COMMAND /usr/bin/python3 ${CMAKE_CURRENT_LIST_DIR}/cli/processes.py $<TARGET_FILE:ovq>)
+  set_tests_properties(cli.processes PROPERTIES TIMEOUT 600 COST 60)
   add_test(NAME cli.errors COMMAND ${CMAKE_CURRENT_LIST_DIR}/cli/errors.sh $<TARGET_FILE:ovq>)
   add_test(NAME experiments.reproduce COMMAND ${CMAKE_CURRENT_LIST_DIR}/experiments/reproduce.sh $<TARGET_FILE:ovq>)
   add_test(NAME cli.text COMMAND ${CMAKE_CURRENT_LIST_DIR}/cli/text.sh $<TARGET_FILE:ovq>)
@@ -55,7 +60,8 @@ endif()
 add_test(NAME python COMMAND /usr/bin/python3 -m pytest -q -p no:cacheprovider ${PROJECT_SOURCE_DIR}/tests/python)
 add_test(NAME example.python.drop_in COMMAND /usr/bin/python3 ${PROJECT_SOURCE_DIR}/examples/python/drop_in.py)
 add_test(NAME example.python.generate COMMAND /usr/bin/python3 ${PROJECT_SOURCE_DIR}/examples/python/generate.py)
+add_test(NAME example.python.ddp COMMAND /usr/bin/python3 ${PROJECT_SOURCE_DIR}/examples/python/ddp.py)
 add_test(NAME example.readme
   COMMAND /usr/bin/python3 ${CMAKE_CURRENT_LIST_DIR}/markdown.py --run ${PROJECT_SOURCE_DIR}/README.md)
-set_tests_properties(python example.python.drop_in example.python.generate example.readme PROPERTIES TIMEOUT 300 COST 20
+set_tests_properties(python example.python.drop_in example.python.generate example.python.ddp example.readme PROPERTIES TIMEOUT 300 COST 20
   ENVIRONMENT "PYTHONPATH=${PROJECT_BINARY_DIR}/python;OMP_WAIT_POLICY=PASSIVE;PYTHONDONTWRITEBYTECODE=1")

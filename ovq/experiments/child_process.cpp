@@ -1,6 +1,7 @@
 #include "ovq/experiments/child_process.h"
 
 #include <fcntl.h>
+#include <sched.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -22,25 +23,50 @@ files::Descriptor open_for_writing(const std::filesystem::path& path, int flags)
   return file;
 }
 
+// This process's variables, those of `over` replaced or added.
+std::vector<std::string> environment_with(const std::map<std::string, std::string>& over) {
+  std::vector<std::string> variables;
+  for (char** variable = environ; *variable != nullptr; ++variable) {
+    const std::string text = *variable;
+    if (!over.contains(text.substr(0, text.find('=')))) variables.push_back(text);
+  }
+  for (const auto& [name, value] : over) variables.push_back(name + "=" + value);
+  return variables;
+}
+
+std::vector<char*> pointers(const std::vector<std::string>& words) {
+  std::vector<char*> all;
+  for (const std::string& word : words) all.push_back(const_cast<char*>(word.c_str()));
+  all.push_back(nullptr);
+  return all;
+}
+
 }  // namespace
 
 ChildProcess::ChildProcess(const std::vector<std::string>& command, const std::filesystem::path& output,
-                           const std::filesystem::path& errors) {
-  const files::Descriptor err = open_for_writing(errors, O_APPEND);
-  const files::Descriptor out = open_for_writing(output, output == errors ? O_APPEND : O_TRUNC);
-  std::vector<char*> arguments;
-  for (const std::string& argument : command) arguments.push_back(const_cast<char*>(argument.c_str()));
-  arguments.push_back(nullptr);
+                           const std::filesystem::path& errors)
+    : ChildProcess({.command = command, .output = output, .errors = errors}) {}
+
+ChildProcess::ChildProcess(const ChildOptions& options) {
+  files::Descriptor out, err;
+  if (options.errors) err = open_for_writing(*options.errors, O_APPEND);
+  if (options.output) out = open_for_writing(*options.output, options.output == options.errors ? O_APPEND : O_TRUNC);
+  const std::vector<std::string> variables = environment_with(options.environment);
+  const std::vector<char*> arguments = pointers(options.command), environment = pointers(variables);
+  cpu_set_t cpus;
+  CPU_ZERO(&cpus);
+  for (const int cpu : options.cpus) CPU_SET(cpu, &cpus);
   const pid_t parent = getpid();
   id_ = fork();
-  if (id_ < 0) files::fail_errno("ChildProcess", "start", command.front());
+  if (id_ < 0) files::fail_errno("ChildProcess", "start", options.command.front());
   if (id_ > 0) return;
   // In the child: only what is safe after fork.
   prctl(PR_SET_PDEATHSIG, SIGTERM);
   if (getppid() != parent) _exit(kCannotStart);  // it died before that
-  dup2(out.number(), STDOUT_FILENO);
-  dup2(err.number(), STDERR_FILENO);
-  execv(arguments.front(), arguments.data());
+  if (out) dup2(out.number(), STDOUT_FILENO);
+  if (err) dup2(err.number(), STDERR_FILENO);
+  if (!options.cpus.empty()) sched_setaffinity(0, sizeof(cpus), &cpus);
+  execve(arguments.front(), arguments.data(), environment.data());
   _exit(kCannotStart);
 }
 
@@ -65,7 +91,11 @@ std::optional<int> ChildProcess::wait(int flags) {
 std::optional<int> ChildProcess::poll() { return wait(WNOHANG); }
 
 void ChildProcess::terminate() {
-  if (!poll()) kill(id_, SIGTERM);
+  if (!poll()) ::kill(id_, SIGTERM);
+}
+
+void ChildProcess::kill() {
+  if (!poll()) ::kill(id_, SIGKILL);
 }
 
 }  // namespace ovq::experiments

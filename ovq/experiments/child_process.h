@@ -4,14 +4,24 @@
 #include <sys/types.h>
 
 #include <filesystem>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
 
 namespace ovq::experiments {
 
+struct ChildOptions {
+  std::vector<std::string> command;                     // a program and its arguments
+  std::optional<std::filesystem::path> output, errors;  // none: where this process prints
+  std::map<std::string, std::string> environment = {};  // over that of this process
+  std::vector<int> cpus = {};                           // it may run on these only; none: on all of this process
+};
+
 class ChildProcess {
  public:
+  // std::runtime_error if a file cannot be opened or no process made.
+  explicit ChildProcess(const ChildOptions& options);
   // `command` is a program and its arguments; `output` receives what it prints, and what it says of errors is added at
   // the end of `errors`. std::runtime_error if a file cannot be opened or no process made.
   ChildProcess(const std::vector<std::string>& command, const std::filesystem::path& output,
@@ -23,6 +33,7 @@ class ChildProcess {
   // Its exit status once it has ended, 128 + the signal if one ended it; nothing while it runs.
   std::optional<int> poll();
   void terminate();  // asks it to end
+  void kill();       // ends it
   pid_t id() const { return id_; }
 
  private:

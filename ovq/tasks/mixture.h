@@ -25,4 +25,13 @@ std::vector<int64_t> halved_lengths(int64_t longest, int64_t count = 4);
 // an equal share of tokens_per_step, at least one.
 std::vector<StepShape> step_shapes(const Task& task, const LengthMixture& mixture);
 
+// Consecutive rows of a batch.
+struct RowRange {
+  int64_t first = 0, count = 0;
+};
+
+// Which rows of each shape a rank takes. Every length is shared out evenly; the rows that are left over go to the ranks
+// with the fewest tokens so far, those of long rows first.
+std::vector<RowRange> rows_of_rank(const Task& task, const std::vector<StepShape>& shapes, int64_t rank, int64_t ranks);
+
 }  // namespace ovq::tasks

@@ -19,12 +19,16 @@ Batch Task::sample(const SampleRequest& request) const {
   check(request.step >= 0, op.c_str(), "step is ", request.step, "; must not be negative");
   check(request.rank >= 0 && request.rank < request.ranks, op.c_str(), "rank is ", request.rank,
         "; must be within 0 and ", request.ranks - 1);
+  const int64_t first_row = request.first_row, left = request.rows - first_row;
+  check(first_row >= 0 && left >= 1 && request.row_count >= 0 && request.row_count <= left, op.c_str(), "rows from ",
+        first_row, " on, ", request.row_count, " of them, are not among the batch's ", request.rows);
   check(request.length >= min_length(), op.c_str(), "length is ", request.length, "; must be at least ", min_length());
   constexpr int64_t kMaxTokens = int64_t{1} << 32;
   check(request.length <= kMaxTokens / 4 && request.rows <= kMaxTokens / row_length(request.length, request.split),
         op.c_str(), request.rows, " rows of length ", request.length, " are more than ", kMaxTokens, " tokens");
 
-  Batch batch{.rows = request.rows, .length = row_length(request.length, request.split)};
+  Batch batch{.rows = request.row_count == 0 ? left : request.row_count,
+              .length = row_length(request.length, request.split)};
   const auto size = static_cast<size_t>(batch.rows * batch.length);
   batch.tokens.assign(size, 0);
   batch.targets.assign(size, kNoTarget);
@@ -32,7 +36,7 @@ Batch Task::sample(const SampleRequest& request) const {
   const auto length = static_cast<size_t>(batch.length);
   for (int64_t row = 0; row < batch.rows; ++row) {
     const size_t start = static_cast<size_t>(row) * length;
-    fill(request, row,
+    fill(request, first_row + row,
          {.tokens = std::span(batch.tokens).subspan(start, length),
           .targets = std::span(batch.targets).subspan(start, length),
           .groups = std::span(batch.groups).subspan(start, length)});

@@ -42,6 +42,8 @@ struct SampleRequest {
   int64_t step = 0;
   int64_t rank = 0, ranks = 1;  // which of several processes asks: each gets rows of its own
   Split split = Split::train;
+  // Only these of the batch's rows, which are the same as in the whole batch; 0: all from first_row on.
+  int64_t first_row = 0, row_count = 0;
 };
 
 // One row of a batch, to be filled. Comes as padding tokens (0) and no targets.

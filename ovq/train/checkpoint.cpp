@@ -61,7 +61,8 @@ void check_sound(const std::filesystem::path& directory) {
 std::filesystem::path checkpoint_directory(const std::filesystem::path& run) { return run / "checkpoints"; }
 
 void save_checkpoint(const std::filesystem::path& run, const models::LanguageModel& model,
-                     const text::Tokenizer* tokenizer, const AdamW& optimizer, const Progress& progress, int64_t keep) {
+                     const text::Tokenizer* tokenizer, const OptimizerState& optimizer, const Progress& progress,
+                     int64_t keep) {
   const std::filesystem::path directory = checkpoint_directory(run);
   std::filesystem::create_directories(directory);
   files::write_directory_durably(
@@ -70,11 +71,11 @@ void save_checkpoint(const std::filesystem::path& run, const models::LanguageMod
         files::write_file_durably(aside / kConfig, models::to_json(model.config()).dump(2) + "\n");
         models::save_tensors(aside / kWeights, models::named_tensors(model), {{kConfigKey, identity(model.config())}});
         if (tokenizer != nullptr) text::save_tokenizer(*tokenizer, aside.string());
-        models::save_tensors(aside / kOptimizer, optimizer.state(),
+        models::save_tensors(aside / kOptimizer, optimizer.moments,
                              {{"step", std::to_string(progress.step)},
                               {"skipped", std::to_string(progress.skipped)},
                               {"tokens", std::to_string(progress.tokens)},
-                              {"updates", std::to_string(optimizer.steps())}});
+                              {"updates", std::to_string(optimizer.updates)}});
       },
       files::IfExists::replace);
   files::keep_last(directory, kPrefix, keep);
@@ -111,7 +112,7 @@ std::filesystem::path model_directory(const std::filesystem::path& name, const W
 }
 
 std::optional<Progress> load_checkpoint(const std::filesystem::path& run, models::LanguageModel& model,
-                                        const text::Tokenizer* tokenizer, AdamW& optimizer, const Warn& warn) {
+                                        const text::Tokenizer* tokenizer, OptimizerState& optimizer, const Warn& warn) {
   if (std::filesystem::is_directory(checkpoint_directory(run))) files::remove_stale_parts(checkpoint_directory(run));
   const auto directory = find_checkpoint(run, warn);
   if (!directory) return std::nullopt;
@@ -121,9 +122,9 @@ std::optional<Progress> load_checkpoint(const std::filesystem::path& run, models
   if (tokenizer != nullptr) check_tokenizer(*directory, *tokenizer);
   const models::LoadedTensors weights = models::load_tensors(*directory / kWeights);
   const models::LoadedTensors moments = models::load_tensors(*directory / kOptimizer);
-  models::assign_tensors(optimizer.state(), moments.tensors, *directory / kOptimizer);
+  models::assign_tensors(optimizer.moments, moments.tensors, *directory / kOptimizer);
   models::assign_tensors(models::named_tensors(model), weights.tensors, *directory / kWeights);
-  optimizer.set_steps(number(moments.metadata, "updates"));
+  optimizer.updates = number(moments.metadata, "updates");
   return Progress{.step = number(moments.metadata, "step"),
                   .skipped = number(moments.metadata, "skipped"),
                   .tokens = number(moments.metadata, "tokens")};

@@ -20,6 +20,12 @@ struct Progress {
   int64_t tokens = 0;
 };
 
+// The moments of all parameters, as AdamW::state() names them, and how many updates made them.
+struct OptimizerState {
+  std::map<std::string, at::Tensor> moments;
+  int64_t updates = 0;
+};
+
 using Warn = std::function<void(const std::string&)>;  // may be empty
 
 std::filesystem::path checkpoint_directory(const std::filesystem::path& run);
@@ -40,10 +46,12 @@ std::filesystem::path model_directory(const std::filesystem::path& name, const W
 // Durable; then all but the last `keep` are removed.
 // `tokenizer`: of a model of text, stored beside it; else nullptr.
 void save_checkpoint(const std::filesystem::path& run, const models::LanguageModel& model,
-                     const text::Tokenizer* tokenizer, const AdamW& optimizer, const Progress& progress, int64_t keep);
+                     const text::Tokenizer* tokenizer, const OptimizerState& optimizer, const Progress& progress,
+                     int64_t keep);
 
-// Loads what find_checkpoint finds; nothing if there is none. A checkpoint of another model or tokenizer is an error.
+// Loads what find_checkpoint finds, into the tensors of model and optimiser; nothing if there is none. A checkpoint of
+// another model or tokenizer is an error.
 std::optional<Progress> load_checkpoint(const std::filesystem::path& run, models::LanguageModel& model,
-                                        const text::Tokenizer* tokenizer, AdamW& optimizer, const Warn& warn);
+                                        const text::Tokenizer* tokenizer, OptimizerState& optimizer, const Warn& warn);
 
 }  // namespace ovq::train

@@ -72,13 +72,16 @@ Evaluation evaluate(models::LanguageModel& model, const tasks::Task& task, const
   model.eval();
   const int64_t available = task.test_rows(options.length);
   const int64_t rows = available == 0 ? options.rows : std::min(options.rows, available);
+  check(options.rank >= 0 && options.rank < options.ranks, "evaluate", "rank is ", options.rank,
+        "; must be within 0 and ", options.ranks - 1);
+  const int64_t begin = rows * options.rank / options.ranks, end = rows * (options.rank + 1) / options.ranks;
   Evaluation result{.length = options.length};
   const auto start = std::chrono::steady_clock::now();
   // Which rows are asked for does not depend on how many are read at a time.
-  for (int64_t first_row = 0; first_row < rows; first_row += options.batch) {
+  for (int64_t first_row = begin; first_row < end; first_row += options.batch) {
     std::vector<tasks::Batch> parts;
     tasks::Batch batch;
-    for (int64_t row = first_row; row < std::min(rows, first_row + options.batch); ++row) {
+    for (int64_t row = first_row; row < std::min(end, first_row + options.batch); ++row) {
       tasks::Batch one = task.sample(
           {.rows = 1, .length = options.length, .seed = options.seed, .step = row, .split = tasks::Split::test});
       batch.length = one.length;

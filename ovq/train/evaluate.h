@@ -17,7 +17,8 @@ struct EvaluateOptions {
   int64_t batch = 8;    // rows read at a time
   int64_t piece = 256;  // tokens read at a time
   uint64_t seed = 0;
-  std::function<bool()> stop;  // asked between pieces; true: give up
+  int64_t rank = 0, ranks = 1;  // which of several processes this is: each reads a share of the rows
+  std::function<bool()> stop;   // asked between pieces; true: give up
 };
 
 struct GroupScore {

@@ -31,6 +31,9 @@ class Run {
   // Reads run.json, nothing else. What is wrong with it is a std::runtime_error that names the file.
   static Run open(const std::filesystem::path& path);
 
+  // One whose directory another process reads and writes; what is in it is not looked at.
+  static Run elsewhere(const std::filesystem::path& path, const RunOptions& options) { return {path, options}; }
+
   const std::filesystem::path& path() const { return path_; }
   const RunOptions& options() const { return options_; }
   const tasks::TaskDescription& description() const { return description_; }

@@ -54,22 +54,33 @@ json metrics_line(const StepReport& report) {
 
 }  // namespace
 
-Trainer::Trainer(Run run, TrainHooks hooks)
+Trainer::Trainer(Run run, TrainHooks hooks, const Company& company)
     : run_(std::move(run)),
-      lock_(run_.lock()),
+      replicas_(company.group),
+      lock_(replicas_.first() ? run_.lock() : files::Descriptor()),
       hooks_(std::move(hooks)),
       task_(run_.task()),
       model_(models::make_model(model_config(run_.options(), task_->vocab()), run_.options().seed)),
-      optimizer_(*model_, run_.options().adamw),
+      optimizer_(*model_, run_.options().adamw,
+                 company.shard_optimizer ? Shard{replicas_.rank(), replicas_.ranks()} : Shard{}),
       phases_(phases_of(run_.options())),
       own_centroids_(model_->config().centroids()) {
-  if (const auto progress = load_checkpoint(run_.path(), *model_, task_->tokenizer(), optimizer_, hooks_.warn)) {
+  OptimizerState state;
+  if (replicas_.first()) state = load();
+  replicas_.start_alike(*model_, optimizer_, state, progress_);
+  if (progress_.step > 0) saved_step_ = progress_.step;
+  if (replicas_.first()) run_.rewind_metrics(progress_.step);
+}
+
+OptimizerState Trainer::load() {
+  OptimizerState state{.moments = optimizer_.state()};
+  if (const auto progress = load_checkpoint(run_.path(), *model_, task_->tokenizer(), state, hooks_.warn)) {
     progress_ = *progress;
-    saved_step_ = progress->step;
+    optimizer_.set_steps(state.updates);
   } else if (!run_.options().init_from.path.empty()) {
     load_initial_weights(*model_, run_.options().init_from);
   }
-  run_.rewind_metrics(progress_.step);
+  return state;
 }
 
 void Trainer::enter_phase() {
@@ -80,31 +91,31 @@ void Trainer::enter_phase() {
     model_->set_centroids(own_centroids_);
 }
 
-StepReport Trainer::step() {
-  const auto start = std::chrono::steady_clock::now();
-  const RunOptions& options = run_.options();
-  const int64_t step = progress_.step;
-  enter_phase();
-  StepReport report{.step = step + 1,
-                    .phase = static_cast<int64_t>(position_.index),
-                    .rate = phase().schedule().rate(step - position_.first)};
+std::vector<BatchTensors> Trainer::own_batches(StepReport& report) {
   std::vector<BatchTensors> batches;
-  int64_t targets = 0;
-  for (const tasks::StepShape& shape : tasks::step_shapes(*task_, {phase().lengths, phase().tokens_per_step})) {
-    batches.push_back(
-        to_tensors(task_->sample({.rows = shape.rows, .length = shape.length, .seed = options.seed, .step = step})));
-    report.tokens += batches.back().tokens.numel();
-    targets += batches.back().targets.size(0);
+  const auto shapes = tasks::step_shapes(*task_, {phase().lengths, phase().tokens_per_step});
+  const auto ranges = tasks::rows_of_rank(*task_, shapes, replicas_.rank(), replicas_.ranks());
+  for (size_t i = 0; i < shapes.size(); ++i) {
+    const auto [length, rows] = shapes[i];
+    report.tokens += rows * task_->row_length(length, tasks::Split::train);
+    if (ranges[i].count == 0) continue;
+    batches.push_back(to_tensors(task_->sample({.rows = rows,
+                                                .length = length,
+                                                .seed = run_.options().seed,
+                                                .step = progress_.step,
+                                                .first_row = ranges[i].first,
+                                                .row_count = ranges[i].count})));
   }
-  targets = std::max<int64_t>(1, targets);
+  return batches;
+}
 
-  model_->train();
-  model_->begin_step(step, options.seed);
-  optimizer_.zero_gradients();
+// Adds to the report's loss; returns how many targets the model would have said.
+int64_t Trainer::compute_gradients(const std::vector<BatchTensors>& batches, int64_t targets, StepReport& report) {
   int64_t right = 0;
-  for (const BatchTensors& batch : batches) {
+  for (size_t i = 0; i < batches.size(); ++i) {
+    const BatchTensors& batch = batches[i];
     const int64_t rows = batch.tokens.size(0), length = batch.tokens.size(1);
-    const int64_t parts = std::min(options.accumulate, rows);
+    const int64_t parts = std::min(run_.options().accumulate, rows);
     for (int64_t part = 0; part < parts; ++part) {
       const int64_t first = rows * part / parts, last = rows * (part + 1) / parts;
       const Tensor inside = batch.positions.ge(first * length).logical_and(batch.positions.lt(last * length));
@@ -118,10 +129,35 @@ StepReport Trainer::step() {
       if (const Tensor auxiliary = model_->auxiliary_loss(); auxiliary.defined()) {
         loss = loss + auxiliary * (static_cast<double>((last - first) * length) / static_cast<double>(report.tokens));
       }
+      if (i + 1 == batches.size() && part + 1 == parts) replicas_.expect_last_backward();
       loss.backward();
     }
   }
-  report.accuracy = static_cast<double>(right) / static_cast<double>(targets);
+  replicas_.add_up_gradients();
+  return right;
+}
+
+StepReport Trainer::step() {
+  const auto start = std::chrono::steady_clock::now();
+  const RunOptions& options = run_.options();
+  const int64_t step = progress_.step;
+  enter_phase();
+  StepReport report{.step = step + 1,
+                    .phase = static_cast<int64_t>(position_.index),
+                    .rate = phase().schedule().rate(step - position_.first)};
+  const std::vector<BatchTensors> batches = own_batches(report);
+  int64_t targets = 0;
+  for (const BatchTensors& batch : batches) targets += batch.targets.size(0);
+  targets = std::max<int64_t>(1, replicas_.total(targets));
+
+  model_->train();
+  model_->begin_step(step, options.seed);
+  optimizer_.zero_gradients();
+  const int64_t right = compute_gradients(batches, targets, report);
+  std::vector<double> sums = {report.loss, static_cast<double>(right)};
+  replicas_.add_up(sums);
+  report.loss = sums[0];
+  report.accuracy = sums[1] / static_cast<double>(targets);
   report.gradient_norm = optimizer_.clip_gradients(options.clip);
   report.codebooks = codebook_report(*model_);  // before the step's end, with which a codebook may start
   report.skipped = !std::isfinite(report.loss) || !std::isfinite(report.gradient_norm);
@@ -129,6 +165,8 @@ StepReport Trainer::step() {
     model_->drop_step();
   } else {
     optimizer_.step(report.rate);
+    replicas_.share_update(optimizer_);
+    replicas_.add_up_statistics(*model_);
     model_->end_step();
   }
   ++progress_.step;
@@ -145,8 +183,13 @@ Evaluation Trainer::evaluate_once(std::optional<double> keep) {
     const int64_t row = task_->row_length(length, tasks::Split::test);
     model_->set_centroids(centroids_for_keep(*dictionary_of(model_->config()), *keep, length, row));
   }
-  const Evaluation evaluation =
-      evaluate(*model_, *task_, {.length = length, .rows = run_.options().eval_rows, .seed = run_.options().seed});
+  const Evaluation evaluation = replicas_.merged(evaluate(*model_, *task_,
+                                                          {.length = length,
+                                                           .rows = run_.options().eval_rows,
+                                                           .seed = run_.options().seed,
+                                                           .rank = replicas_.rank(),
+                                                           .ranks = replicas_.ranks()}));
+  if (!replicas_.first()) return evaluation;
   json line = to_json(evaluation);
   line.erase("groups");
   line.erase("tokens_per_second");
@@ -172,17 +215,26 @@ bool Trainer::evaluate_now() {
 
 void Trainer::save() {
   if (saved_step_ == progress_.step) return;
-  save_checkpoint(run_.path(), *model_, task_->tokenizer(), optimizer_, progress_, run_.options().keep);
+  replicas_.check_alike(*model_);
+  const OptimizerState state = replicas_.whole_state(optimizer_);
+  if (replicas_.first())
+    save_checkpoint(run_.path(), *model_, task_->tokenizer(), state, progress_, run_.options().keep);
   saved_step_ = progress_.step;
 }
 
 Outcome Trainer::train() {
+  const Outcome outcome = train_steps();
+  replicas_.any(false);  // nobody leaves before the last checkpoint is written
+  return outcome;
+}
+
+Outcome Trainer::train_steps() {
   const RunOptions& options = run_.options();
   int64_t skipped_in_a_row = 0;
   while (progress_.step < options.steps) {
     const StepReport report = step();
-    run_.append_metrics(metrics_line(report));
-    if (hooks_.on_step) hooks_.on_step(report);
+    if (replicas_.first()) run_.append_metrics(metrics_line(report));
+    if (replicas_.first() && hooks_.on_step) hooks_.on_step(report);
     skipped_in_a_row = report.skipped ? skipped_in_a_row + 1 : 0;
     if (skipped_in_a_row == kMostSkippedInARow) {
       throw std::runtime_error("loss or gradient was not finite in " + std::to_string(kMostSkippedInARow) +
@@ -197,7 +249,7 @@ Outcome Trainer::train() {
       }
     }
     if (last || progress_.step % options.checkpoint_every == 0) save();
-    if (hooks_.stop && hooks_.stop()) {
+    if (replicas_.any(hooks_.stop && hooks_.stop())) {
       save();
       return Outcome::stopped;
     }

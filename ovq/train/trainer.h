@@ -1,5 +1,7 @@
 // The training loop. A step is a pure function of the weights, the optimiser's state and (seed, step), so a resumed run
-// takes the same steps, bit for bit, as one that was never interrupted.
+// takes the same steps, bit for bit, as one that was never interrupted. Several processes can share the rows of each
+// step: the step is the same up to rounding for any number of them, and has the same bits each time with the same
+// number.
 #pragma once
 
 #include <functional>
@@ -9,6 +11,7 @@
 
 #include "ovq/train/checkpoint.h"
 #include "ovq/train/evaluate.h"
+#include "ovq/train/replicas.h"
 #include "ovq/train/run.h"
 
 namespace ovq::train {
@@ -38,28 +41,41 @@ struct TrainHooks {
   std::function<bool()> stop;  // true: finish the step, save, return
 };
 
+// The processes that train together; with none of it, one alone.
+struct Company {
+  std::shared_ptr<distributed::ProcessGroup> group;
+  bool shard_optimizer = false;  // each keeps its share of the optimiser's state only
+};
+
 enum class Outcome { finished, target_reached, stopped };
 
 class Trainer {
  public:
   // From the newest sound checkpoint of the run, or from the start. std::runtime_error if another process trains it.
-  Trainer(Run run, TrainHooks hooks);
+  // Of several processes only the first touches the run's directory; the others call no hooks but `stop` and `warn`.
+  Trainer(Run run, TrainHooks hooks, const Company& company = {});
 
   Outcome train();
 
   const Progress& progress() const { return progress_; }
+  const AdamW& optimizer() const { return optimizer_; }
   models::LanguageModel& model() { return *model_; }
   const tasks::Task& task() const { return *task_; }
 
  private:
   const Phase& phase() const { return phases_[position_.index]; }
+  OptimizerState load();  // on the first rank
+  Outcome train_steps();
   void enter_phase();  // that of the next step
   StepReport step();
+  std::vector<BatchTensors> own_batches(StepReport& report);  // this rank's rows of the step
+  int64_t compute_gradients(const std::vector<BatchTensors>& batches, int64_t targets, StepReport& report);
   bool evaluate_now();  // whether the target is reached
   Evaluation evaluate_once(std::optional<double> keep);
   void save();
 
   Run run_;
+  Replicas replicas_;
   files::Descriptor lock_;  // of the run
   TrainHooks hooks_;
   std::shared_ptr<const tasks::Task> task_;

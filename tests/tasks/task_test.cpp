@@ -54,6 +54,23 @@ TEST_P(Generated, MoreRowsContinueTheBatch) {
   EXPECT_TRUE(std::equal(batch.tokens.begin(), batch.tokens.end(), longer.tokens.begin()));
 }
 
+TEST_P(Generated, PartsAreRowsOfTheBatch) {
+  const auto task = make_task(GetParam());
+  const Batch whole = task->sample({.rows = 5, .length = 64, .seed = 3, .step = 2});
+  const Batch part = task->sample({.rows = 5, .length = 64, .seed = 3, .step = 2, .first_row = 2, .row_count = 2});
+  const Batch rest = task->sample({.rows = 5, .length = 64, .seed = 3, .step = 2, .first_row = 2});
+  EXPECT_EQ(part.rows, 2);
+  EXPECT_EQ(rest.rows, 3);
+  const auto first = whole.tokens.begin() + 2 * whole.length;
+  EXPECT_TRUE(std::equal(part.tokens.begin(), part.tokens.end(), first));
+  EXPECT_TRUE(std::equal(rest.tokens.begin(), rest.tokens.end(), first));
+  EXPECT_TRUE(std::equal(part.targets.begin(), part.targets.end(), whole.targets.begin() + 2 * whole.length));
+  for (const auto& [first_row, count] : {std::pair<int64_t, int64_t>{5, 0}, {-1, 1}, {3, 3}, {0, -1}}) {
+    EXPECT_THROW(task->sample({.rows = 5, .length = 64, .first_row = first_row, .row_count = count}),
+                 std::invalid_argument);
+  }
+}
+
 TEST_P(Generated, AllScalesAndLengthsAreSound) {
   for (const std::string& scale : scale_names()) {
     const Preset sizes = preset(GetParam(), scale);

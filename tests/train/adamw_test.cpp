@@ -63,6 +63,56 @@ TEST(AdamW, ClipsToTheNorm) {
   EXPECT_NEAR(optimizer.clip_gradients(0), 1.0, 1e-5);
 }
 
+// Ranks that keep a share of the moments each, and give each other the updated pieces, are one that keeps all.
+TEST(AdamW, ShardsMakeTheSameSteps) {
+  constexpr int64_t kRanks = 3;
+  const models::ModelConfig config = models::model_preset("tiny/sw-ovq").config;
+  const auto whole = models::make_model(config, 1);
+  AdamW all(*whole, {});
+  std::vector<std::shared_ptr<models::LanguageModel>> models;
+  std::vector<AdamW> shards;
+  for (int64_t rank = 0; rank < kRanks; ++rank) {
+    models.push_back(models::make_model(config, 1));
+    shards.emplace_back(*models.back(), AdamWOptions{}, Shard{rank, kRanks});
+  }
+  const auto set_gradients = [&](models::LanguageModel& model, int step) {
+    torch::manual_seed(static_cast<uint64_t>(step));
+    for (at::Tensor& parameter : model.parameters()) parameter.mutable_grad() = at::randn_like(parameter).detach();
+  };
+  for (int step = 0; step < 3; ++step) {
+    set_gradients(*whole, step);
+    all.step(0.01);
+    for (int64_t rank = 0; rank < kRanks; ++rank) {
+      set_gradients(*models[static_cast<size_t>(rank)], step);
+      shards[static_cast<size_t>(rank)].step(0.01);
+    }
+    std::vector<std::vector<AdamW::Piece>> pieces;
+    for (const AdamW& shard : shards) pieces.push_back(shard.pieces());
+    for (size_t i = 0; i < pieces[0].size(); ++i) {
+      const auto owner = static_cast<size_t>(pieces[0][i].rank);
+      for (auto& other : pieces) {
+        EXPECT_EQ(other[i].name, pieces[owner][i].name);
+        EXPECT_EQ(other[i].m.defined(), &other == &pieces[owner]);
+        other[i].parameter.copy_(pieces[owner][i].parameter);
+      }
+    }
+  }
+  int64_t bytes = 0, most = 0;
+  auto moments = shards[0].state();
+  for (auto& [name, tensor] : moments) tensor.zero_();
+  for (int64_t rank = 0; rank < kRanks; ++rank) {
+    const AdamW& shard = shards[static_cast<size_t>(rank)];
+    bytes += shard.state_bytes();
+    most = std::max(most, shard.state_bytes());
+    for (auto& [name, tensor] : shard.state()) moments.at(name) += tensor;
+    for (const auto& item : models[static_cast<size_t>(rank)]->named_parameters())
+      EXPECT_TRUE(at::equal(item.value(), whole->named_parameters()[item.key()])) << item.key();
+  }
+  EXPECT_EQ(bytes, all.state_bytes());
+  EXPECT_LE(most, bytes / kRanks + 8);
+  for (const auto& [name, tensor] : all.state()) EXPECT_TRUE(at::equal(tensor, moments.at(name))) << name;
+}
+
 TEST(Schedule, WarmsUpAndFallsToTheMinimum) {
   const Schedule schedule{.peak = 1.0, .minimum = 0.1, .warmup = 10, .steps = 110};
   EXPECT_DOUBLE_EQ(schedule.rate(0), 0.1);

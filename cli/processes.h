@@ -1,0 +1,43 @@
+// Training in several processes, from the command line: starting them on this machine, and being one of them.
+#pragma once
+
+#include <filesystem>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "cli/show_training.h"
+#include "ovq/base/fields.h"
+#include "ovq/distributed/place.h"
+
+namespace ovq::cli {
+
+struct ProcessOptions {
+  int64_t processes = 0;
+  int64_t restarts = 0;
+  double timeout = 300;
+};
+
+template <class Fields>
+void list_fields(Fields& field, ProcessOptions& o) {
+  field("processes", o.processes, "processes to start on this machine, which share the rows of each step",
+        or_zero(ovq::at_least(1), "one, or what torchrun, srun or mpirun have started"));
+  field("restarts", o.restarts, "how often to start them again, from the last checkpoint, when one has ended",
+        ovq::at_least(0));
+  field("timeout", o.timeout, "seconds after which a process that is waited for counts as lost", above(0));
+}
+
+// Starts processes that go on with a run, and waits for them. `flags` are given to each. A process that ends before its
+// time ends them all; std::runtime_error names it once no restart is left.
+void train_in_processes(const std::filesystem::path& run, const ProcessOptions& options, int threads,
+                        const std::vector<std::string>& flags);
+
+// Trains as one of several processes. `open` is called on the first rank only. When a rank has ended or cannot be
+// reached, or this one fails, a line says so and the process ends.
+void train_as_one_of(const distributed::Place& place, const ProcessOptions& options,
+                     const std::function<train::Run()>& open, const ShowOptions& show);
+
+// Threads of one of several processes on this machine; `asked` if that is not 0.
+int threads_of(const distributed::Place& place, int asked);
+
+}  // namespace ovq::cli

@@ -1,0 +1,313 @@
+#include "ovq/distributed/process_group.h"
+
+#ifdef OVQ_WITH_GLOO
+
+#include <arpa/inet.h>
+#include <netdb.h>
+#include <sys/socket.h>
+
+#ifndef USE_C10D_GLOO
+#define USE_C10D_GLOO
+#endif
+#include <array>
+#include <cstring>
+#include <sstream>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+#include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
+#include <torch/csrc/distributed/c10d/TCPStore.hpp>
+
+#include "ovq/base/error.h"
+#include "ovq/base/files/descriptor.h"
+#include "ovq/distributed/monitor.h"
+
+namespace ovq::distributed {
+namespace {
+
+using StorePointer = c10::intrusive_ptr<c10d::Store>;
+
+std::vector<uint8_t> bytes_of(const std::string& text) { return {text.begin(), text.end()}; }
+std::string text_of(const std::vector<uint8_t>& bytes) { return {bytes.begin(), bytes.end()}; }
+
+std::string prefix_of(int64_t attempt) { return "ovq/" + std::to_string(attempt); }
+
+// What was said first.
+std::string set_first(c10d::Store& store, const std::string& key, const std::string& value) {
+  return text_of(store.compareSet(key, {}, bytes_of(value)));
+}
+
+std::string get_or_empty(c10d::Store& store, const std::string& key) {
+  return store.check({key}) ? text_of(store.get(key)) : std::string();
+}
+
+// Of this machine, as the machine that holds the store sees it: on several networks, the one both are on. Empty: it
+// cannot be told.
+std::string own_address(const std::string& host, int port) {
+  addrinfo hints{}, *found = nullptr;
+  hints.ai_socktype = SOCK_DGRAM;  // connects without sending anything
+  if (getaddrinfo(host.c_str(), std::to_string(port).c_str(), &hints, &found) != 0) return {};
+  std::string address;
+  for (const addrinfo* one = found; one != nullptr && address.empty(); one = one->ai_next) {
+    const files::Descriptor socket_file(socket(one->ai_family, one->ai_socktype, one->ai_protocol));
+    sockaddr_storage own{};
+    socklen_t size = sizeof(own);
+    std::array<char, NI_MAXHOST> text{};
+    auto* const where = reinterpret_cast<sockaddr*>(&own);
+    if (socket_file && connect(socket_file.number(), one->ai_addr, one->ai_addrlen) == 0 &&
+        getsockname(socket_file.number(), where, &size) == 0 &&
+        getnameinfo(where, size, text.data(), text.size(), nullptr, 0, NI_NUMERICHOST) == 0) {
+      address = text.data();
+    }
+  }
+  freeaddrinfo(found);
+  return address;
+}
+
+std::shared_ptr<::gloo::transport::Device> device_for(const Place& place) {
+  if (const char* interface = std::getenv("GLOO_SOCKET_IFNAME"))
+    return c10d::ProcessGroupGloo::createDeviceForInterface(interface);
+  const std::string address = own_address(place.address, place.port);
+  return address.empty() ? c10d::ProcessGroupGloo::createDefaultDevice()
+                         : c10d::ProcessGroupGloo::createDeviceForHostname(address);
+}
+
+StorePointer connect_store(const Place& place, ProcessGroup::Duration timeout) {
+  c10d::TCPStoreOptions options;
+  options.port = static_cast<uint16_t>(place.port);
+  options.isServer = !place.served && place.rank == 0;
+  options.waitWorkers = false;
+  options.timeout = std::max<ProcessGroup::Duration>(timeout, std::chrono::seconds(1));  // counts whole seconds
+  try {
+    return c10::make_intrusive<c10d::PrefixStore>(prefix_of(place.attempt),
+                                                  c10::make_intrusive<c10d::TCPStore>(place.address, options));
+  } catch (const std::exception& error) {
+    const std::string at = place.address + ":" + std::to_string(place.port);
+    const std::string why = error.what();
+    if (options.isServer)
+      throw std::runtime_error("cannot hold the store of the processes at " + at + ": " +
+                               why.substr(0, why.find('\n')));
+    throw RankFailure((place.served ? std::string("the store") : std::string("rank 0, which holds the store")) +
+                      " at " + at + ", cannot be reached");
+  }
+}
+
+std::string here_key(int64_t rank) { return "here/" + std::to_string(rank); }
+
+// Until all have come.
+void meet(c10d::Store& store, const Place& place, ProcessGroup::Duration timeout) {
+  store.set(here_key(place.rank), bytes_of("1"));
+  std::vector<std::string> keys;
+  for (int64_t rank = 0; rank < place.ranks; ++rank) keys.push_back(here_key(rank));
+  try {
+    store.wait(keys, timeout);
+  } catch (const std::exception&) {
+    std::string missing;
+    for (int64_t rank = 0; rank < place.ranks; ++rank) {
+      if (!store.check({here_key(rank)})) missing += (missing.empty() ? "" : ", ") + std::to_string(rank);
+    }
+    std::ostringstream text;
+    text << "rank " << missing << " of " << place.ranks << " did not come within "
+         << std::chrono::duration<double>(timeout).count() << " s";
+    throw RankFailure(text.str());
+  }
+}
+
+Store monitored(const StorePointer& store) {
+  return {
+      .set = [store](const std::string& key, const std::string& value) { store->set(key, bytes_of(value)); },
+      .get = [store](const std::string& key) { return get_or_empty(*store, key); },
+      .set_first = [store](const std::string& key, const std::string& value) { return set_first(*store, key, value); }};
+}
+
+// "[../gloo/transport/tcp/pair.cc:598] Connection closed by peer ..." in one line
+std::string first_line(const std::string& text) { return text.substr(0, text.find('\n')); }
+
+}  // namespace
+
+struct ProcessGroup::Parts {
+  StorePointer store;
+  c10::intrusive_ptr<c10d::ProcessGroupGloo> gloo;
+};
+
+struct ProcessGroup::Pending::Work {
+  c10::intrusive_ptr<c10d::Work> work;
+  std::vector<at::Tensor> tensors;
+};
+
+ProcessGroup::ProcessGroup(const Place& place, Duration timeout)
+    : place_(place), timeout_(timeout), parts_(std::make_unique<Parts>()) {
+  check(place.ranks >= 1 && place.rank >= 0 && place.rank < place.ranks, "processes", "rank is ", place.rank,
+        "; must be within 0 and ", place.ranks - 1);
+  check(timeout.count() > 0, "processes", "the time-out is ", timeout.count(), " ms; must be positive");
+  parts_->store = connect_store(place, timeout);
+  meet(*parts_->store, place, timeout);
+  auto options = c10d::ProcessGroupGloo::Options::create(timeout);
+  options->devices.push_back(device_for(place));
+  try {
+    parts_->gloo = c10::make_intrusive<c10d::ProcessGroupGloo>(
+        c10::make_intrusive<c10d::PrefixStore>("gloo", parts_->store), static_cast<int>(place.rank),
+        static_cast<int>(place.ranks), options);
+  } catch (const std::exception& error) {
+    throw RankFailure("rank " + std::to_string(place.rank) +
+                      " cannot connect to all others: " + first_line(error.what()));
+  }
+  monitor_ = std::make_unique<Monitor>(monitored(parts_->store), place, timeout);
+}
+
+// The monitor first: it uses the store.
+ProcessGroup::~ProcessGroup() { monitor_.reset(); }
+
+template <class Begin>
+static auto attempted(Monitor& monitor, Begin&& begin) {
+  try {
+    return begin();
+  } catch (const std::exception& error) {
+    throw RankFailure(monitor.verdict(first_line(error.what())));
+  }
+}
+
+void ProcessGroup::Pending::wait() {
+  if (work_ == nullptr) return;
+  attempted(*group_->monitor_, [&] { return work_->work->wait(); });
+  work_ = nullptr;
+}
+
+ProcessGroup::Pending ProcessGroup::begun(std::shared_ptr<Pending::Work> work) {
+  Pending pending;
+  pending.group_ = this;
+  pending.work_ = std::move(work);
+  return pending;
+}
+
+ProcessGroup::Pending ProcessGroup::begin_sum(const at::Tensor& x) {
+  monitor_->count_operation();
+  auto work = std::make_shared<Pending::Work>();
+  work->tensors = {x};
+  work->work = attempted(*monitor_, [&] { return parts_->gloo->allreduce(work->tensors); });
+  return begun(std::move(work));
+}
+
+ProcessGroup::Pending ProcessGroup::begin_broadcast(const at::Tensor& x, int64_t from) {
+  monitor_->count_operation();
+  c10d::BroadcastOptions options;
+  options.rootRank = from;
+  auto work = std::make_shared<Pending::Work>();
+  work->tensors = {x};
+  work->work = attempted(*monitor_, [&] { return parts_->gloo->broadcast(work->tensors, options); });
+  return begun(std::move(work));
+}
+
+std::vector<at::Tensor> ProcessGroup::gather(const at::Tensor& x) {
+  monitor_->count_operation();
+  std::vector<at::Tensor> all;
+  for (int64_t rank = 0; rank < place_.ranks; ++rank) all.push_back(at::empty_like(x));
+  std::vector<std::vector<at::Tensor>> outputs = {all};
+  std::vector<at::Tensor> inputs = {x};
+  attempted(*monitor_, [&] { return parts_->gloo->allgather(outputs, inputs)->wait(); });
+  return all;
+}
+
+// Neither counts as an operation: ranks differ in how many of these they begin.
+ProcessGroup::Pending ProcessGroup::begin_send(const at::Tensor& x, int64_t to, int64_t tag) {
+  auto work = std::make_shared<Pending::Work>();
+  work->tensors = {x};
+  work->work = attempted(
+      *monitor_, [&] { return parts_->gloo->send(work->tensors, static_cast<int>(to), static_cast<int>(tag)); });
+  return begun(std::move(work));
+}
+
+void ProcessGroup::receive(const at::Tensor& x, int64_t from, int64_t tag) {
+  std::vector<at::Tensor> tensors = {x};
+  attempted(*monitor_,
+            [&] { return parts_->gloo->recv(tensors, static_cast<int>(from), static_cast<int>(tag))->wait(); });
+}
+
+std::string ProcessGroup::broadcast(const std::string& text, int64_t from) {
+  const at::Tensor size = at::full({1}, static_cast<int64_t>(text.size()), at::kLong);
+  broadcast(size, from);
+  at::Tensor bytes = at::zeros({size.item<int64_t>()}, at::kByte);
+  if (bytes.numel() == 0) return {};
+  if (rank() == from) std::memcpy(bytes.data_ptr<uint8_t>(), text.data(), text.size());
+  broadcast(bytes, from);
+  return {reinterpret_cast<const char*>(bytes.data_ptr<uint8_t>()), static_cast<size_t>(bytes.numel())};
+}
+
+bool ProcessGroup::any(bool here) {
+  const at::Tensor count = at::full({1}, here ? 1 : 0, at::kLong);
+  sum(count);
+  return count.item<int64_t>() > 0;
+}
+
+void ProcessGroup::leave_with(const std::string& reason) noexcept {
+  try {
+    monitor_->say("rank " + std::to_string(rank()) + " ended: " + reason);
+  } catch (const std::exception&) {  // then they find out by themselves
+  }
+}
+
+struct StoreServer::Parts {
+  c10::intrusive_ptr<c10d::TCPStore> store;
+};
+
+StoreServer::StoreServer() : parts_(std::make_unique<Parts>()) {
+  c10d::TCPStoreOptions options;
+  options.port = 0;  // any that is free
+  options.isServer = true;
+  options.waitWorkers = false;
+  parts_->store = c10::make_intrusive<c10d::TCPStore>("127.0.0.1", options);
+}
+
+StoreServer::~StoreServer() = default;
+
+int StoreServer::port() const { return parts_->store->getPort(); }
+
+void StoreServer::say(int64_t attempt, const std::string& reason) {
+  c10d::PrefixStore store(prefix_of(attempt), parts_->store);
+  set_first(store, kVerdictKey, reason);
+}
+
+std::string StoreServer::said(int64_t attempt) const {
+  c10d::PrefixStore store(prefix_of(attempt), parts_->store);
+  return get_or_empty(store, kVerdictKey);
+}
+
+bool has_process_groups() { return true; }
+
+}  // namespace ovq::distributed
+
+#else
+
+#include "ovq/distributed/monitor.h"
+
+namespace ovq::distributed {
+namespace {
+
+[[noreturn]] void refuse() {
+  throw std::runtime_error("this build trains in one process: Gloo's headers (libgloo-dev) were not there");
+}
+
+}  // namespace
+
+struct ProcessGroup::Parts {};
+struct ProcessGroup::Pending::Work {};
+ProcessGroup::ProcessGroup(const Place&, Duration) { refuse(); }
+ProcessGroup::~ProcessGroup() = default;
+void ProcessGroup::Pending::wait() { refuse(); }
+ProcessGroup::Pending ProcessGroup::begin_sum(const at::Tensor&) { refuse(); }
+ProcessGroup::Pending ProcessGroup::begin_broadcast(const at::Tensor&, int64_t) { refuse(); }
+std::string ProcessGroup::broadcast(const std::string&, int64_t) { refuse(); }
+std::vector<at::Tensor> ProcessGroup::gather(const at::Tensor&) { refuse(); }
+ProcessGroup::Pending ProcessGroup::begin_send(const at::Tensor&, int64_t, int64_t) { refuse(); }
+void ProcessGroup::receive(const at::Tensor&, int64_t, int64_t) { refuse(); }
+bool ProcessGroup::any(bool) { refuse(); }
+void ProcessGroup::leave_with(const std::string&) noexcept {}
+struct StoreServer::Parts {};
+StoreServer::StoreServer() { refuse(); }
+StoreServer::~StoreServer() = default;
+int StoreServer::port() const { refuse(); }
+void StoreServer::say(int64_t, const std::string&) { refuse(); }
+std::string StoreServer::said(int64_t) const { refuse(); }
+bool has_process_groups() { return false; }
+
+}  // namespace ovq::distributed
+
+#endif

@@ -1,0 +1,49 @@
+// What the processes of one training exchange. All hold the same model and take the same steps; each computes the
+// gradients of its own rows of a step's batch. The first rank alone reads and writes files. Alone, a process exchanges
+// nothing and every function returns what it is given.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <vector>
+
+#include "ovq/distributed/gradient_buckets.h"
+#include "ovq/train/checkpoint.h"
+#include "ovq/train/evaluate.h"
+
+namespace ovq::train {
+
+class Replicas {
+ public:
+  explicit Replicas(std::shared_ptr<distributed::ProcessGroup> group) : group_(std::move(group)) {}
+
+  int64_t rank() const { return group_ ? group_->rank() : 0; }
+  int64_t ranks() const { return group_ ? group_->ranks() : 1; }
+  bool first() const { return rank() == 0; }
+
+  // Everybody starts as the first rank is: weights, moments (`state`, filled on the first rank) and progress. From then
+  // on gradients are watched.
+  void start_alike(models::LanguageModel& model, AdamW& optimizer, const OptimizerState& state, Progress& progress);
+
+  int64_t total(int64_t own);
+  void add_up(std::vector<double>& values);
+  bool any(bool own) { return group_ ? group_->any(own) : own; }
+
+  // Around the step's last backward; a rank without any calls the second only.
+  void expect_last_backward();
+  void add_up_gradients();
+  void add_up_statistics(models::LanguageModel& model);  // before end_step
+  void share_update(const AdamW& optimizer);             // after a step of an optimiser with shards
+
+  // Of all ranks; whole on the first only.
+  OptimizerState whole_state(const AdamW& optimizer);
+  Evaluation merged(Evaluation own);
+  // std::runtime_error that names a rank whose weights are not the first rank's, bit for bit.
+  void check_alike(const models::LanguageModel& model);
+
+ private:
+  std::shared_ptr<distributed::ProcessGroup> group_;
+  std::unique_ptr<distributed::GradientBuckets> buckets_;
+};
+
+}  // namespace ovq::train

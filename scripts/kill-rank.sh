@@ -1,0 +1,46 @@
+#!/usr/bin/env bash
+# Kills a rank (kill -9) of a training in several processes at random moments; --restarts goes on by itself each time.
+# The final weights, the optimiser's state and the losses must be those of an undisturbed training, bit for bit.
+#   scripts/kill-rank.sh [--kills N] [--steps N] [--processes P] [--ovq PROGRAM]
+set -euo pipefail
+cd "$(dirname "$0")/.."
+ovq=build/release/ovq kills=20 steps=600 processes=2
+while (($#)); do
+  case $1 in
+    --ovq) ovq=$2 ;;
+    --kills) kills=$2 ;;
+    --steps) steps=$2 ;;
+    --processes) processes=$2 ;;
+    *) echo "kill-rank.sh: unknown option $1" >&2; exit 2 ;;
+  esac
+  shift 2
+done
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+options=(--task recall --model sw-ovq --scale tiny --steps "$steps" --tokens-per-step 512 --lengths 16,32 --warmup 10
+  --eval-every 7 --eval-rows 4 --checkpoint-every 3 --seed 5 --threads 1 --processes "$processes")
+
+"$ovq" train "${options[@]}" --out "$work/whole" >/dev/null
+"$ovq" train "${options[@]}" --out "$work/killed" --restarts "$kills" >/dev/null 2>"$work/log" &
+pid=$!
+killed=0
+while ((killed < kills)) && kill -0 $pid 2>/dev/null; do
+  # From the moment all processes are there, so also while they meet, load a checkpoint, save or evaluate.
+  mapfile -t ranks < <(tr ' ' '\n' <"/proc/$pid/task/$pid/children" 2>/dev/null | grep . || true)
+  ((${#ranks[@]} == processes)) || { sleep 0.05; continue; }
+  sleep "$(awk -v r=$RANDOM 'BEGIN { print r / 32767 * 3 }')"
+  if kill -9 "${ranks[RANDOM % processes]}" 2>/dev/null; then killed=$((killed + 1)); fi
+  while kill -0 "${ranks[0]}" 2>/dev/null || kill -0 "${ranks[1]}" 2>/dev/null; do sleep 0.02; done
+done
+before=$(ls "$work/killed/checkpoints" 2>/dev/null | tail -n 1 || true)
+wait $pid || { cat "$work/log" >&2; exit 1; }
+if grep -q damaged "$work/log"; then cat "$work/log" >&2; exit 1; fi
+
+last=$(ls "$work/whole/checkpoints" | tail -1)
+for file in model.safetensors optimizer.safetensors; do
+  cmp "$work/whole/checkpoints/$last/$file" "$work/killed/checkpoints/$last/$file"
+done
+losses() { grep '"kind":"step"' "$1/metrics.jsonl" | sed 's/"seconds":[^,}]*,//'; }
+diff <(losses "$work/whole") <(losses "$work/killed") >/dev/null || { echo "kill-rank.sh: the losses differ" >&2; exit 1; }
+echo "a rank of $processes killed $killed times at random moments of $steps steps ($(grep -c restart "$work/log") restarts, the last kill after" \
+  "${before:-no checkpoint}): final weights, optimiser state and losses equal"
