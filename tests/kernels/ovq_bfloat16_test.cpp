@@ -188,13 +188,7 @@ TEST(OvqStateDtype, ConvertsThereAndBack) {
       for (auto* rows : {&expected.keys, &expected.values}) {
         for (float& x : *rows) x = to_float(to_bfloat16(x));
       }
-      const StateValues<float> actual = values_of(narrow);
-      EXPECT_TRUE(same_bits(actual.keys, expected.keys));
-      EXPECT_TRUE(same_bits(actual.values, expected.values));
-      EXPECT_TRUE(same_bits(actual.pending_keys, expected.pending_keys));
-      EXPECT_TRUE(same_bits(actual.pending_values, expected.pending_values));
-      EXPECT_TRUE(same_bits(actual.counts, expected.counts));
-      EXPECT_TRUE(same_bits(actual.pending_weights, expected.pending_weights));
+      expect_same_values(values_of(narrow), expected);
     }
   }
 }

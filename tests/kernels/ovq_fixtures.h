@@ -277,18 +277,21 @@ std::vector<StateValues<Scalar>> final_values(const OvqInputs& inputs, const Ovq
   });
 }
 
-inline void expect_same_state(const OvqState& actual, const OvqState& expected) {
-  EXPECT_EQ(actual.position(), expected.position());
-  ASSERT_EQ(actual.dtype(), expected.dtype());
-  ASSERT_EQ(actual.size(), expected.size());
-  ASSERT_EQ(actual.pending(), expected.pending());
-  const StateValues<float> a = values_of(actual), e = values_of(expected);
+inline void expect_same_values(const StateValues<float>& a, const StateValues<float>& e) {
   EXPECT_TRUE(same_bits(a.keys, e.keys));
   EXPECT_TRUE(same_bits(a.values, e.values));
   EXPECT_TRUE(same_bits(a.pending_keys, e.pending_keys));
   EXPECT_TRUE(same_bits(a.pending_values, e.pending_values));
   EXPECT_TRUE(same_bits(a.counts, e.counts));
   EXPECT_TRUE(same_bits(a.pending_weights, e.pending_weights));
+}
+
+inline void expect_same_state(const OvqState& actual, const OvqState& expected) {
+  EXPECT_EQ(actual.position(), expected.position());
+  ASSERT_EQ(actual.dtype(), expected.dtype());
+  ASSERT_EQ(actual.size(), expected.size());
+  ASSERT_EQ(actual.pending(), expected.pending());
+  expect_same_values(values_of(actual), values_of(expected));
   for (int64_t b = 0; b < expected.shape().batch; ++b) {
     for (int64_t h = 0; h < expected.shape().kv_heads; ++h) {
       EXPECT_TRUE(same_bits(actual.counts(b, h), expected.counts(b, h))) << "batch " << b << ", head " << h;

@@ -25,7 +25,9 @@
 #include "ovq/kernels/simd/matmul-inl.h"
 #include "ovq/kernels/simd/panel-inl.h"
 #include "ovq/kernels/simd/read_kernels.h"
+#include "ovq/kernels/simd/search-inl.h"
 #include "ovq/kernels/simd/stored_rows-inl.h"
+#include "ovq/kernels/simd/tile_range-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace ovq::kernels::detail {
@@ -36,107 +38,6 @@ inline constexpr float kLog2E = 1.44269504088896340736f;
 inline constexpr float kLn2 = 0.693147180559945309417f;
 // Where the running maximum starts: below every score, and finite, so that nothing becomes inf - inf.
 inline constexpr float kLowest = std::numeric_limits<float>::lowest();
-
-// The keys [begin, end) that some row of a vector sees; all of its rows see [full_begin, full_end).
-struct VectorRange {
-  int64_t begin = 0, full_begin = 0, full_end = 0, end = 0;
-
-  bool empty() const { return begin >= end; }
-  bool masked() const { return begin < full_begin || full_end < end; }
-};
-
-// The part of a tile that a panel reads. Of its keys [begin, end) those before `shared_begin` are seen by the lower
-// vector alone, and those from `shared_end` on by the upper one alone. Vectors that are no halves are not told apart.
-struct TileRange {
-  int64_t begin = 0, shared_begin = 0, shared_end = 0, end = 0;
-  int64_t full_begin = 0, full_end = 0;  // seen by all rows
-  VectorRange vectors[kVectors];
-  alignas(64) float first[kPanel];  // of each row, relative to the tile; only set where the range is masked
-  alignas(64) float last[kPanel];
-
-  bool empty() const { return begin >= end; }
-  bool masked() const { return begin < full_begin || full_end < end; }
-
-  // All `count` keys of a tile, seen by all of the panel's `rows`
-  static TileRange all(int64_t count, int64_t rows) {
-    TileRange range;
-    range.end = range.shared_end = range.full_end = count;
-    range.shared_begin = used_lanes(rows) < kPanel ? count : 0;
-    for (int x = 0; x < kVectors; ++x) {
-      if (x * kLanes < used_lanes(rows)) range.vectors[x] = {0, 0, count, count};
-    }
-    return range;
-  }
-};
-
-// What rows first_row ... first_row + rows - 1 see of the window's keys [tile, tile + count).
-inline VectorRange rows_range(const Reading& reading, int64_t first_row, int64_t rows, int64_t tile, int64_t count) {
-  const int64_t last_row = first_row + rows - 1;
-  VectorRange range;
-  range.begin = std::max<int64_t>(0, reading.first(first_row) - tile);
-  range.end = std::min(count, reading.last(last_row) + 1 - tile);
-  if (rows <= 0 || range.empty()) return {};
-  range.full_begin = std::max(range.begin, reading.first(last_row) - tile);
-  range.full_end = std::min(range.end, reading.last(first_row) + 1 - tile);
-  if (range.full_begin >= range.full_end) range.full_begin = range.full_end = range.end;
-  return range;
-}
-
-HWY_NOINLINE TileRange window_range(const Reading& reading, int64_t first_row, int64_t rows, int64_t tile,
-                                    int64_t count) {
-  const VectorRange all = rows_range(reading, first_row, rows, tile, count);
-  TileRange range;
-  range.begin = range.shared_begin = all.begin;
-  range.end = range.shared_end = all.end;
-  range.full_begin = all.full_begin;
-  range.full_end = all.full_end;
-  if (range.empty()) return range;
-  for (VectorRange& vector : range.vectors) vector = all;
-  if constexpr (kHalves) {
-    VectorRange& lower = range.vectors[0];
-    VectorRange& upper = range.vectors[kVectors - 1];
-    lower = rows_range(reading, first_row, std::min<int64_t>(rows, kLanes), tile, count);
-    upper = rows_range(reading, first_row + kLanes, rows - kLanes, tile, count);
-    range.shared_begin = upper.empty() ? all.end : upper.begin;
-    range.shared_end = lower.empty() ? all.begin : upper.empty() ? all.end : lower.end;
-  }
-  if (!range.masked()) return range;
-  for (int64_t lane = 0; lane < kPanel; ++lane) {
-    const int64_t row = first_row + std::min(lane, rows - 1);
-    range.first[lane] = static_cast<float>(std::clamp<int64_t>(reading.first(row) - tile, -1, count));
-    range.last[lane] = static_cast<float>(std::clamp<int64_t>(reading.last(row) - tile, -1, count));
-  }
-  return range;
-}
-
-HWY_INLINE auto visible(const TileRange& range, int64_t key, int x) {
-  const PanelTag d;
-  const PanelVector index = hn::Set(d, static_cast<float>(key));
-  return hn::And(hn::Ge(index, hn::Load(d, range.first + x * kLanes)),
-                 hn::Le(index, hn::Load(d, range.last + x * kLanes)));
-}
-
-// f(slice, vector, begin, end) for the parts of a range, `vector` being the first of the slice
-template <class F>
-HWY_INLINE void for_range_parts(const TileRange& range, F&& f) {
-  if constexpr (kHalves) {
-    if (range.begin < range.shared_begin) f(Lower(), 0, range.begin, range.shared_begin);
-  }
-  if (range.shared_begin < range.shared_end) f(Whole(), 0, range.shared_begin, range.shared_end);
-  if constexpr (kHalves) {
-    if (range.shared_end < range.end) f(Lower(), 1, range.shared_end, range.end);
-  }
-}
-
-// f(slice, vector) for the vectors that see anything of a range
-template <class F>
-HWY_INLINE void for_seeing_vectors(const TileRange& range, F&& f) {
-  if constexpr (kHalves) {
-    if (range.vectors[1].empty()) return f(Lower(), 0);
-    if (range.vectors[0].empty()) return f(Lower(), 1);
-  }
-  f(Whole(), 0);
-}
 
 // Whether the values of the keys [begin, end) have neither inf nor NaN.
 HWY_INLINE bool all_finite(const float* values, int64_t stride, int64_t begin, int64_t end, int64_t dim) {
@@ -346,61 +247,6 @@ HWY_NOINLINE void read_tile(const Reading& reading, const ForwardPanel& panel, c
   for (int x = 0; x < kVectors; ++x) {
     if (range.vectors[x].empty()) continue;
     accumulate_visible_values(panel, x, keys, tile, range, reading.value_dim, scores, rescale[x]);
-  }
-}
-
-// The larger of the two; `current` where x is NaN
-HWY_INLINE PanelVector larger(PanelVector x, PanelVector current) {
-#if HWY_ARCH_X86 && HWY_TARGET != HWY_SCALAR && HWY_TARGET != HWY_EMU128
-  return hn::Max(x, current);  // of two operands, one of them NaN, the second
-#else
-  return hn::IfThenElse(hn::Gt(x, current), x, current);
-#endif
-}
-
-// best <- max(best, keys . k), strictly, so that the first of equals stays and NaN never enters. Most runs have nothing
-// better for any lane, once some keys have been seen. The key at `tile` is the centroid `first_centroid`.
-template <class S>
-HWY_NOINLINE void search_tile(const float* panel, const KeyRun& keys, int64_t tile, int64_t count, int64_t dim,
-                              int64_t first_centroid, float* best_similarity, int32_t* best_centroid, Ahead& ahead) {
-  const PanelTag d;
-  const hn::RebindToSigned<PanelTag> di;
-  PanelVector best[kVectors];
-  hn::Vec<decltype(di)> index[kVectors];
-  for (int x = S::kBegin; x < S::kEnd; ++x) {
-    best[x] = hn::Load(d, best_similarity + x * kLanes);
-    index[x] = hn::Load(di, best_centroid + x * kLanes);
-  }
-  const float* first = keys.keys + tile * keys.key_stride;
-  const int64_t stride = keys.key_stride;
-  for_row_runs(count, [=, &best, &index, &ahead](auto run, int64_t key) HWY_ATTR {
-    constexpr int R = run;
-    ahead.fetch();
-    Tile<R> acc;
-    set_zero<S>(acc);
-    multiply_add<S>(panel, first + key * stride, stride, 1, dim, acc);
-#pragma GCC unroll 8
-    for (int x = S::kBegin; x < S::kEnd; ++x) {
-      PanelVector run_max = best[x];
-#pragma GCC unroll 12
-      for (int r = 0; r < R; ++r) run_max = larger(acc[r][x], run_max);
-      if (hn::AllFalse(d, hn::Gt(run_max, best[x]))) continue;
-      PanelVector run_best = best[x];
-      auto run_index = index[x];
-#pragma GCC unroll 12
-      for (int r = 0; r < R; ++r) {
-        const auto centroid = hn::Set(di, static_cast<int32_t>(first_centroid + key + r));
-        const auto better = hn::Gt(acc[r][x], run_best);
-        run_best = hn::IfThenElse(better, acc[r][x], run_best);
-        run_index = hn::IfThenElse(hn::RebindMask(di, better), centroid, run_index);
-      }
-      best[x] = run_best;
-      index[x] = run_index;
-    }
-  });
-  for (int x = S::kBegin; x < S::kEnd; ++x) {
-    hn::Store(best[x], d, best_similarity + x * kLanes);
-    hn::Store(index[x], di, best_centroid + x * kLanes);
   }
 }
 

@@ -1,0 +1,172 @@
+// Who founds a centroid when a chunk is written, and who joins which.
+#include <algorithm>
+#include <bit>
+#include <cstdint>
+#include <limits>
+#include <numeric>
+
+#include "ovq/base/random.h"
+#include "ovq/kernels/ovq_dictionary.h"
+#include "ovq/kernels/simd/read_kernels.h"
+
+namespace ovq::kernels {
+
+uint64_t random_rank(uint64_t seed, int64_t kv_head, int64_t chunk, int64_t position) {
+  uint64_t hash = seed;
+  for (const int64_t part : {kv_head, chunk, position}) {
+    hash = mix_bits(hash + kGoldenRatio + static_cast<uint64_t>(part));
+  }
+  return hash;
+}
+
+namespace detail {
+namespace {
+
+constexpr float kNegativeInfinity = -std::numeric_limits<float>::infinity();
+constexpr int32_t kFounds = -1;  // a position that is to found a centroid, until it has a number
+
+// The positions marked kFounds found the centroids from `size` on, numbered by position. Without a branch, here and
+// below: who founds is as good as random, and in small chunks guessing wrong is what takes the time.
+void number_founders(const ChunkWrite& write, int64_t size) {
+  const int64_t chunk = write.options->chunk;
+  int32_t* assignment = write.assignment;
+  auto centroid = static_cast<int32_t>(size);
+  for (int64_t p = 0; p < chunk; ++p) {
+    const int32_t founds = assignment[p] == kFounds ? 1 : 0;
+    assignment[p] = founds != 0 ? ~centroid : assignment[p];
+    centroid += founds;
+  }
+}
+
+// assignment <- ~centroid for the `count` positions with the smallest rank, numbered by position; 0 elsewhere
+template <class Rank>
+void found_smallest(const ChunkWrite& write, int64_t size, WriteScratch& scratch, const Rank& rank) {
+  const int64_t chunk = write.options->chunk;
+  std::fill_n(write.assignment, chunk, 0);
+  if (write.new_count == 0) return;
+  int32_t* order = scratch.order.ensure(chunk);
+  std::iota(order, order + chunk, 0);
+  const auto before = [&](int32_t a, int32_t b) {
+    const auto rank_a = rank(a), rank_b = rank(b);
+    return rank_a < rank_b || (rank_a == rank_b && a < b);
+  };
+  if (write.new_count < chunk) std::nth_element(order, order + write.new_count, order + chunk, before);
+  for (int64_t i = 0; i < write.new_count; ++i) write.assignment[order[i]] = kFounds;
+  number_founders(write, size);
+}
+
+// found_smallest by similarity. Similarity and position as one integer in the same order: no branch of the selection
+// depends on a comparison of floats.
+void found_least_similar(const ChunkWrite& write, int64_t size, WriteScratch& scratch, const float* similarity) {
+  const int64_t chunk = write.options->chunk;
+  std::fill_n(write.assignment, chunk, 0);
+  if (write.new_count == 0) return;
+  uint64_t* ranks = scratch.ranks.ensure(chunk);
+  for (int64_t p = 0; p < chunk; ++p) {
+    const auto bits = std::bit_cast<uint32_t>(similarity[p] + 0.0f);  // -0 is 0
+    const uint32_t ordered = bits >> 31 != 0 ? ~bits : bits | 0x80000000u;
+    ranks[p] = uint64_t{ordered} << 32 | static_cast<uint64_t>(p);
+  }
+  if (write.new_count < chunk) std::nth_element(ranks, ranks + write.new_count, ranks + chunk);
+  for (int64_t i = 0; i < write.new_count; ++i) write.assignment[ranks[i] & 0xffffffffu] = kFounds;
+  number_founders(write, size);
+}
+
+// How much a token of weight w wants to found a centroid: w (1 - s), a similarity above 1 counting as 1. What scores
+// the same is ordered by similarity, so that with weights of 1 the order is that of the similarities.
+struct FounderRank {
+  float score, similarity;
+
+  FounderRank(float weight, float similarity)
+      : score(weight * std::max(0.0f, 1.0f - similarity)), similarity(similarity) {}
+  bool operator<(const FounderRank& other) const {  // comes first
+    return score > other.score || (score == other.score && similarity < other.similarity);
+  }
+  bool operator==(const FounderRank&) const = default;
+};
+
+// Farthest-first traversal: key 0 (with weights the heaviest), then again and again the key of the first rank against
+// the chosen ones, which without weights is the least similar.
+template <class Rank>
+void found_farthest_first(const Dictionary& dictionary, const ChunkWrite& write, WriteScratch& scratch, int64_t start,
+                          const Rank& rank) {
+  const int64_t chunk = write.options->chunk;
+  float* nearest = scratch.row.ensure(2 * chunk);
+  float* similarity = nearest + chunk;
+  std::fill_n(nearest, chunk, kNegativeInfinity);
+  std::fill_n(write.assignment, chunk, 0);
+  int64_t chosen = start;
+  for (int64_t i = 0; i < write.new_count; ++i) {
+    write.assignment[chosen] = kFounds;
+    read_kernels().similarities(scratch.panels.data(), chunk, dictionary.key_dim, dictionary.pending_key(chosen),
+                                similarity);
+    for (int64_t p = 0; p < chunk; ++p) nearest[p] = similarity[p] > nearest[p] ? similarity[p] : nearest[p];
+    int64_t farthest = 0;
+    while (farthest < chunk && write.assignment[farthest] == kFounds) ++farthest;
+    if (farthest == chunk) break;
+    auto best = rank(farthest, nearest[farthest]);
+    for (int64_t p = farthest + 1; p < chunk; ++p) {
+      const auto own = rank(p, nearest[p]);
+      const bool better = (write.assignment[p] != kFounds) & (own < best);
+      farthest = better ? p : farthest;
+      best = better ? own : best;
+    }
+    chosen = farthest;
+  }
+  number_founders(write, 0);
+}
+
+// In the founding chunk the others join the nearest founder, the lowest index on a tie.
+void join_founders(const Dictionary& dictionary, const ChunkWrite& write, WriteScratch& scratch) {
+  const int64_t chunk = write.options->chunk;
+  float* nearest = scratch.row.ensure(2 * chunk);
+  float* similarity = nearest + chunk;
+  std::fill_n(nearest, chunk, kNegativeInfinity);
+  for (int64_t founder = 0; founder < chunk; ++founder) {
+    if (write.assignment[founder] >= 0) continue;
+    read_kernels().similarities(scratch.panels.data(), chunk, dictionary.key_dim, dictionary.pending_key(founder),
+                                similarity);
+    for (int64_t p = 0; p < chunk; ++p) {
+      if (write.assignment[p] < 0 || !(similarity[p] > nearest[p])) continue;
+      nearest[p] = similarity[p];
+      write.assignment[p] = ~write.assignment[founder];
+    }
+  }
+}
+
+}  // namespace
+
+void choose_centroids(const Dictionary& dictionary, const ChunkWrite& write, WriteScratch& scratch) {
+  const OvqOptions& options = *write.options;
+  const int64_t chunk = options.chunk;
+  const bool founding = dictionary.size == 0;
+  const float* weights = options.weighted ? dictionary.rows.weights + dictionary.size : nullptr;
+  if (founding) {
+    float* panels = scratch.panels.ensure(round_up(chunk, read_kernels().panel) * dictionary.key_dim);
+    read_kernels().pack_keys(dictionary.pending_key(0), dictionary.rows.key_stride, chunk, dictionary.key_dim, panels);
+  }
+  if (options.new_centroids == NewCentroids::random) {
+    found_smallest(write, dictionary.size, scratch,
+                   [&](int32_t p) { return random_rank(options.seed, write.kv_head, write.chunk, p); });
+  } else if (founding && options.weighted) {
+    found_farthest_first(dictionary, write, scratch, std::max_element(weights, weights + chunk) - weights,
+                         [&](int64_t p, float nearest) { return FounderRank(weights[p], nearest); });
+  } else if (founding) {
+    found_farthest_first(dictionary, write, scratch, 0, [](int64_t, float nearest) { return nearest; });
+  } else if (options.weighted) {
+    found_smallest(write, dictionary.size, scratch,
+                   [&](int32_t p) { return FounderRank(weights[p], dictionary.rows.best_similarity[p]); });
+  } else {
+    found_least_similar(write, dictionary.size, scratch, dictionary.rows.best_similarity);
+  }
+  if (founding) {
+    join_founders(dictionary, write, scratch);
+    return;
+  }
+  int32_t* assignment = write.assignment;
+  const int32_t* nearest = dictionary.rows.best_centroid;
+  for (int64_t p = 0; p < chunk; ++p) assignment[p] = assignment[p] >= 0 ? nearest[p] : assignment[p];
+}
+
+}  // namespace detail
+}  // namespace ovq::kernels
