@@ -64,7 +64,8 @@ TEST(Storage, Bfloat16WeightsAreNotTrained) {
             std::string::npos);
 }
 
-// The tolerance: a key or value is off by 2^-9 of itself, and softmax weights accordingly.
+// The tolerance: a key or value is off by 2^-9 of itself, softmax weights accordingly, and a token near two centroids may
+// go to the other one.
 TEST(Storage, Bfloat16StatesAreNear) {
   for (const char* pattern : {"sw-ovq", "std-att", "ovq-rope", "gdn"}) {
     SCOPED_TRACE(pattern);
@@ -78,7 +79,7 @@ TEST(Storage, Bfloat16StatesAreNear) {
     const Tensor next = some_tokens(1);
     const Tensor expected = model->logits(model->step(next, wide));
     const Tensor actual = model->logits(model->step(next, narrow));
-    EXPECT_LT(((actual - expected).norm() / expected.norm()).item<double>(), 0.02);
+    EXPECT_LT(((actual - expected).norm() / expected.norm()).item<double>(), 0.05);
     const bool shrinks = std::string(pattern) != "gdn";  // matrices stay float32
     EXPECT_EQ(at::equal(actual, expected), !shrinks);
     EXPECT_LT(static_cast<double>(narrow.nbytes()), (shrinks ? 0.95 : 1.01) * static_cast<double>(wide.nbytes()));
