@@ -14,6 +14,7 @@
 #include "ovq/models/session.h"
 #include "ovq/models/storage.h"
 #include "ovq/ops/backend.h"
+#include "ovq/ops/output_memory.h"
 
 #include <fmt/format.h>
 
@@ -27,7 +28,6 @@ using models::ModelState;
 constexpr int64_t kCheckedTokens = 150;   // more than a chunk: some of it is read from a dictionary
 constexpr double kTolerance = 1e-3;       // of logits, by norm: the same weights, other roundings
 constexpr double kStateTolerance = 0.05;  // with states that are rounded
-constexpr int64_t kProbedBytes = int64_t{1} << 29;
 
 struct Variant {
   std::string name;
@@ -85,11 +85,26 @@ std::string mismatch_of(LanguageModel& model, models::StateDtype dtype) {
   return fmt::format("the logits differ from those of the composed model by {:.2e}; at most {}", error, kTolerance);
 }
 
+// What the read bandwidth is measured on.
+class Memory {
+ public:
+  Memory() : data_(ops::empty_weights({kProbeBytes / static_cast<int64_t>(sizeof(float))}).zero_()) {
+    constexpr int64_t kBlock = 1 << 18;
+    for (int64_t at = 0; at < data_.numel(); at += kBlock) blocks_.emplace_back(data_.data_ptr<float>() + at, kBlock);
+  }
+  double read() const { return read_seconds(blocks_, at::get_num_threads()); }
+
+ private:
+  Tensor data_;
+  std::vector<std::span<const float>> blocks_;
+};
+
 void measure(LanguageModel& model, const GenerateBenchOptions& options, models::StateDtype dtype, GenerateCase& result,
              int rounds) {
   const std::vector<int32_t> prompt = random_tokens(model.config(), options.context);
+  const Memory memory;
   const Bystanders bystanders;
-  std::vector<double> prompts, tokens;
+  std::vector<double> prompts, tokens, reads;
   for (int round = 0; round < rounds; ++round) {
     ModelState state(dtype);
     models::Session session(model, state);
@@ -98,11 +113,13 @@ void measure(LanguageModel& model, const GenerateBenchOptions& options, models::
     session.next(sampler);  // chosen from what is there; the next ones have to be computed
     for (int64_t token = 0; token < options.tokens; ++token) {
       tokens.push_back(time_once([&] { session.next(sampler); }));
+      reads.push_back(memory.read());
     }
     result.state_bytes = state.used_bytes();
   }
   result.prompt = summary(prompts);
   result.token = summary(tokens);
+  result.read = summary(reads);
   result.weight_bytes = model.weight_bytes_per_token();
   result.bystander_cores = bystanders.busy_cores();
 }
@@ -125,9 +142,6 @@ GenerateReport run_generate(const GenerateBenchOptions& asked) {
   GenerateReport report{.machine = describe_machine(), .model = options.model};
   const int threads = at::get_num_threads();
   report.peak = measure_fma_peak(report.machine.isa, threads, 0.5);
-  const auto probe = [&] {
-    report.read_bandwidth = std::max(report.read_bandwidth, measure_read_bandwidth(kProbedBytes, threads, 5));
-  };
   const models::ModelConfig config = models::model_preset(options.model).config;
   const std::shared_ptr<LanguageModel> model = models::make_model(config, 1);
   std::vector<Variant> variants = {{.name = "float32"}, {.name = "bfloat16", .narrow = true}};
@@ -144,9 +158,7 @@ GenerateReport run_generate(const GenerateBenchOptions& asked) {
     if (!variant.backend) result.mismatch = mismatch_of(*model, dtype);
     if (result.mismatch.empty()) {
       const ops::BackendScope scope(variant.backend.value_or(ops::Backend::automatic));
-      probe();
       measure(*model, options, dtype, result, variant.backend ? 1 : options.rounds);
-      probe();
     }
     report.cases.push_back(result);
   }

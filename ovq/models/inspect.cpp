@@ -125,8 +125,11 @@ Inspection inspect(const ModelConfig& config, const std::vector<int64_t>& contex
     known->layers.push_back(layer);
     x.total += known->parameters;
     stored += projected[static_cast<size_t>(known - x.mixers.begin())];
+    for (const at::Tensor& buffer : made[static_cast<size_t>(known - x.mixers.begin())]->buffers()) {
+      x.weight_bytes += static_cast<int64_t>(buffer.nbytes());
+    }
   }
-  x.weight_bytes = stored * bytes_of(storage.weights) + (x.total - stored) * bytes_of(StateDtype::float32);
+  x.weight_bytes += stored * bytes_of(storage.weights) + (x.total - stored) * bytes_of(StateDtype::float32);
   for (const int64_t context : contexts) {
     ContextCost cost{.context = context};
     cost.forward = 2 * static_cast<double>(x.mlps + x.head);

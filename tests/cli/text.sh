@@ -104,6 +104,27 @@ check 'go on' "$ovq" generate "$model" --load-state "$work/middle.ovq" --tempera
 check 'another dictionary' generate "$model" --load-state "$work/state.ovq" --centroids 8
 check 'no temperature, every option' "$ovq" generate "$model" --prompt x --tokens 5 --top-k 3 --top-p 0.5 --min-p 0.1 --repetition-penalty 1.1 --repetition-window 8
 
+# bfloat16: half the bytes, a loss that is nearly the same, and states that go on or are converted.
+narrow=(--weights bf16 --state-dtype bf16)
+check 'eval in bfloat16' "$ovq" eval "$model" --task text --data "$work/valid.tokens" --length 128 --bin 64 --json "${narrow[@]}"
+cp "$work/out" "$work/loss-narrow"
+python3 - "$work/loss-valid.tokens" "$work/loss-narrow" <<'PYTHON' || failed "loss and bytes in bfloat16"
+import json, sys
+wide, narrow = (json.load(open(name)) for name in sys.argv[1:])
+near = abs(narrow["loss"] - wide["loss"]) < 0.02
+sys.exit(not (near and 2 * narrow["weight_bytes"] < 1.2 * wide["weight_bytes"] and narrow["state_bytes"] < wide["state_bytes"]))
+PYTHON
+check 'generate in bfloat16' generate "$model" --prompt-file "$work/books/valid/a.txt" --json "${narrow[@]}"
+tokens_of <"$work/out" >"$work/expected-narrow"
+check 'save in bfloat16' "$ovq" generate "$model" --prompt-file "$work/books/valid/a.txt" --tokens 0 --save-state "$work/narrow.ovq" "${narrow[@]}"
+check 'go on in bfloat16' generate "$model" --load-state "$work/narrow.ovq" --json "${narrow[@]}"
+[[ $(tokens_of <"$work/out") == "$(cat "$work/expected-narrow")" ]] || failed "the text after a saved state in bfloat16"
+check 'a float32 state in a bfloat16 session' generate "$model" --load-state "$work/state.ovq" --prompt ' and' --state-dtype bf16
+expect 1 'is the state of another model' "$ovq" generate "$model" --load-state "$work/state.ovq" --weights bf16
+expect 2 '--weights: half; must be' "$ovq" generate "$model" --prompt x --weights half
+expect 2 'need --task text' "$ovq" eval "$work/run" --weights bf16
+check 'inspect in bfloat16' "$ovq" inspect "$model" "${narrow[@]}"
+
 # A stop string is not shown, whole or in part.
 text=$(head -c 24 "$work/first" | tail -c 6)
 check 'a stop string' generate "$model" --prompt 'The captain' --stop 'not there' --stop "$text"

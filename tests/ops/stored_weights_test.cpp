@@ -52,9 +52,11 @@ TEST(StoredWeights, Linear) {
   for (const auto& rows : kRows) {
     for (const auto& [in, out] : std::vector<std::pair<int64_t, int64_t>>{{1, 1}, {7, 5}, {64, 33}, {130, 257}}) {
       const Tensor x = at::randn({rows[0], rows[1], in});
-      const auto plain = [](const Tensor& from, const std::vector<Tensor>& w) { return linear(from, w[0]); };
+      const auto plain = [](const Tensor& from, const std::vector<Tensor>& w) { return ops::linear(from, w[0]); };
       expect_as_good(plain, x, {exact({out, in})});
-      const auto biased = [](const Tensor& from, const std::vector<Tensor>& w) { return linear(from, w[0], w[1]); };
+      const auto biased = [](const Tensor& from, const std::vector<Tensor>& w) {
+        return ops::linear(from, w[0], w[1]);
+      };
       expect_as_good(biased, x, {exact({out, in}), at::randn({out})});
     }
   }
@@ -62,7 +64,7 @@ TEST(StoredWeights, Linear) {
 
 TEST(StoredWeights, LargerThanTheBlockThatIsWidened) {
   torch::manual_seed(2);
-  const auto call = [](const Tensor& from, const std::vector<Tensor>& w) { return linear(from, w[0]); };
+  const auto call = [](const Tensor& from, const std::vector<Tensor>& w) { return ops::linear(from, w[0]); };
   expect_as_good(call, at::randn({20, 600}), {exact({2000, 600})});
 }
 
@@ -102,9 +104,9 @@ TEST(StoredWeights, SameBitsForAnyNumberOfThreads) {
   const int threads = at::get_num_threads();
   const Tensor x = at::randn({3, 300}), w = exact({400, 300}).to(at::kBFloat16);
   at::set_num_threads(1);
-  const Tensor one = linear(x, w);
+  const Tensor one = ops::linear(x, w);
   at::set_num_threads(3);
-  EXPECT_TRUE(at::equal(linear(x, w), one));
+  EXPECT_TRUE(at::equal(ops::linear(x, w), one));
   at::set_num_threads(threads);
 }
 
@@ -113,8 +115,8 @@ TEST(StoredWeights, AreNotTrained) {
   const std::string reason =
       "the weights are bfloat16, which is for inference; must be float32 for gradients, or without them "
       "(torch.no_grad)";
-  EXPECT_EQ(message_of([&] { linear(x, w); }), "[linear] " + reason);
-  EXPECT_EQ(message_of([&] { linear(x.detach(), w.detach().requires_grad_()); }), "[linear] " + reason);
+  EXPECT_EQ(message_of([&] { ops::linear(x, w); }), "[linear] " + reason);
+  EXPECT_EQ(message_of([&] { ops::linear(x.detach(), w.detach().requires_grad_()); }), "[linear] " + reason);
   const Tensor square = at::randn({8, 8}).to(at::kBFloat16);
   EXPECT_EQ(message_of([&] { gated_mlp({.x = x, .gate = square, .up = square, .down = square}); }),
             "[gated_mlp] " + reason);
@@ -123,7 +125,7 @@ TEST(StoredWeights, AreNotTrained) {
             }),
             "[projections] " + reason);
   const torch::NoGradGuard no_grad;
-  EXPECT_EQ(linear(x, w).sizes(), at::IntArrayRef({2, 4}));
+  EXPECT_EQ(ops::linear(x, w).sizes(), at::IntArrayRef({2, 4}));
 }
 
 TEST(StoredWeights, AttentionReadsACacheInBfloat16) {
