@@ -70,7 +70,7 @@ class Attempt {
  public:
   Attempt(std::vector<std::string> command, const ProcessOptions& options, int64_t number,
           distributed::StoreServer& server)
-      : patience_(std::min(timeout_of(options), milliseconds(10'000))), number_(number), server_(server) {
+      : patience_(std::min(timeout_of(options), milliseconds(5'000))), number_(number), server_(server) {
     const std::vector<int> cpus = allowed_cpus();
     for (int64_t rank = 0; rank < options.processes; ++rank) {
       const auto text = [](int64_t x) { return std::to_string(x); };
@@ -176,18 +176,22 @@ void train_in_processes(const std::filesystem::path& run, const ProcessOptions& 
 
 void train_as_one_of(const Place& place, const ProcessOptions& options, const std::function<train::Run()>& open,
                      const ShowOptions& show) {
-  const auto group = std::make_shared<ProcessGroup>(place, timeout_of(options));
+  std::shared_ptr<ProcessGroup> group;  // outlives what is thrown
+  const auto leave_with = [&group](const std::exception& error) {
+    if (group) group->leave_with(error.what());
+  };
   try {
+    group = std::make_shared<ProcessGroup>(place, timeout_of(options));
     ShowOptions shown = show;
     shown.company.group = group;
     train_and_show(shared_run(*group, open), shown);
   } catch (const distributed::RankFailure& failure) {
     end_at_once(failure.what(), 1);
   } catch (const UsageError& error) {
-    group->leave_with(error.what());
+    leave_with(error);
     end_at_once(error.what(), kUsage);
   } catch (const std::exception& error) {
-    group->leave_with(error.what());
+    leave_with(error);
     end_at_once(error.what(), 1);
   }
 }

@@ -4,7 +4,7 @@
 #   scripts/kill-rank.sh [--kills N] [--steps N] [--processes P] [--ovq PROGRAM]
 set -euo pipefail
 cd "$(dirname "$0")/.."
-ovq=build/release/ovq kills=20 steps=600 processes=2
+ovq=build/release/ovq kills=20 steps=300 processes=2
 while (($#)); do
   case $1 in
     --ovq) ovq=$2 ;;
@@ -16,7 +16,12 @@ while (($#)); do
   shift 2
 done
 work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
+pid=
+cleanup() {
+  if [[ -n $pid ]] && kill $pid 2>/dev/null; then wait $pid || true; fi
+  rm -rf "$work"
+}
+trap cleanup EXIT
 options=(--task recall --model sw-ovq --scale tiny --steps "$steps" --tokens-per-step 512 --lengths 16,32 --warmup 10
   --eval-every 7 --eval-rows 4 --checkpoint-every 3 --seed 5 --threads 1 --processes "$processes")
 
@@ -33,7 +38,8 @@ while ((killed < kills)) && kill -0 $pid 2>/dev/null; do
   while kill -0 "${ranks[0]}" 2>/dev/null || kill -0 "${ranks[1]}" 2>/dev/null; do sleep 0.02; done
 done
 before=$(ls "$work/killed/checkpoints" 2>/dev/null | tail -n 1 || true)
-wait $pid || { cat "$work/log" >&2; exit 1; }
+ended=$pid pid=
+wait $ended || { cat "$work/log" >&2; exit 1; }
 if grep -q damaged "$work/log"; then cat "$work/log" >&2; exit 1; fi
 
 last=$(ls "$work/whole/checkpoints" | tail -1)

@@ -29,6 +29,11 @@ std::string seconds_text(Monitor::Clock::duration duration) {
 
 }  // namespace
 
+std::string store_holder(const Place& place, const std::string& first) {
+  const std::string store = "the store at " + place.address + ":" + std::to_string(place.port);
+  return place.served ? store : first + ", which holds " + store + ",";
+}
+
 Monitor::Monitor(Store store, const Place& place, milliseconds timeout)
     : store_(std::move(store)),
       place_(place),
@@ -110,10 +115,9 @@ std::string Monitor::name(size_t rank) const {
 std::string Monitor::finding(const std::string& error) const {
   const auto now = Clock::now();
   const auto missed = std::chrono::duration_cast<Clock::duration>(interval_ * kMissedBeats);
-  const std::string holder = place_.served ? "the store" : name(0) + ", which holds the store";
-  const std::string at = " at " + place_.address + ":" + std::to_string(place_.port);
-  if (!lost_.empty()) return holder + at + ", has ended or cannot be reached";
-  if (now - looked_ > missed) return holder + at + ", does not answer for " + seconds_text(now - looked_);
+  const std::string holder = store_holder(place_, name(0));
+  if (!lost_.empty()) return holder + " has ended or cannot be reached";
+  if (now - looked_ > missed) return holder + " has not answered for " + seconds_text(now - looked_);
   std::string gone, behind;
   int64_t least = operations_;
   for (size_t rank = 0; rank < ranks_.size(); ++rank) {

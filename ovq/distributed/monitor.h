@@ -22,6 +22,9 @@ struct Store {
   std::function<std::string(const std::string& key, const std::string& value)> set_first;  // what the first one set
 };
 
+// Who is to blame if the store is lost; `first` names rank 0.
+std::string store_holder(const Place& place, const std::string& first);
+
 inline constexpr const char* kVerdictKey = "verdict";
 
 class Monitor {

@@ -12,6 +12,7 @@
 #include <array>
 #include <cstring>
 #include <sstream>
+#include <thread>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
@@ -85,29 +86,32 @@ StorePointer connect_store(const Place& place, ProcessGroup::Duration timeout) {
     if (options.isServer)
       throw std::runtime_error("cannot hold the store of the processes at " + at + ": " +
                                why.substr(0, why.find('\n')));
-    throw RankFailure((place.served ? std::string("the store") : std::string("rank 0, which holds the store")) +
-                      " at " + at + ", cannot be reached");
+    throw RankFailure(store_holder(place, "rank 0") + " cannot be reached");
   }
 }
 
 std::string here_key(int64_t rank) { return "here/" + std::to_string(rank); }
 
-// Until all have come.
+// Until all have come, or somebody says why they will not. Asks again and again: waiting in the store cannot be ended.
 void meet(c10d::Store& store, const Place& place, ProcessGroup::Duration timeout) {
+  constexpr std::chrono::milliseconds kBetweenLooks{10};
   store.set(here_key(place.rank), bytes_of("1"));
   std::vector<std::string> keys;
   for (int64_t rank = 0; rank < place.ranks; ++rank) keys.push_back(here_key(rank));
-  try {
-    store.wait(keys, timeout);
-  } catch (const std::exception&) {
-    std::string missing;
-    for (int64_t rank = 0; rank < place.ranks; ++rank) {
-      if (!store.check({here_key(rank)})) missing += (missing.empty() ? "" : ", ") + std::to_string(rank);
+  const auto end = std::chrono::steady_clock::now() + timeout;
+  while (!store.check(keys)) {
+    if (store.check({kVerdictKey})) throw RankFailure(text_of(store.get(kVerdictKey)));
+    if (std::chrono::steady_clock::now() < end) {
+      std::this_thread::sleep_for(kBetweenLooks);
+      continue;
     }
     std::ostringstream text;
-    text << "rank " << missing << " of " << place.ranks << " did not come within "
-         << std::chrono::duration<double>(timeout).count() << " s";
-    throw RankFailure(text.str());
+    text << "rank";
+    for (int64_t rank = 0; rank < place.ranks; ++rank) {
+      if (!store.check({here_key(rank)})) text << " " << rank;
+    }
+    text << " of " << place.ranks << " did not come within " << std::chrono::duration<double>(timeout).count() << " s";
+    throw RankFailure(set_first(store, kVerdictKey, text.str()));
   }
 }
 

@@ -58,6 +58,18 @@ void expect_near(const Tensor& actual, const Tensor& expected, const std::string
   EXPECT_LE(error, kTolerance * std::max(1.0, expected.abs().max().item<double>())) << name;
 }
 
+// How far the gradients of a piece are from those of the whole if nothing is handed on.
+double difference_alone(const Tensor& piece, const Tensor& weight, const Tensor& expected,
+                        const kernels::OvqOptions& options) {
+  const Weights weights = make_weights();
+  const Tensor alone = piece.detach().clone().requires_grad_();
+  const Tensor o = run_layers(weights, alone, [&](const Tensor& q, const Tensor& k, const Tensor& v) {
+    return ops::ovq_attention(q, k, v, weights.beta, options);
+  });
+  (o * weight).sum().backward();
+  return (alone.grad() - expected).abs().max().item<double>();
+}
+
 // What each rank does: its piece of all micro-batches forward, then all of them backward.
 void check_piece(const Place& place, int64_t border) {
   const auto group = std::make_shared<ProcessGroup>(place, std::chrono::seconds(60));
@@ -81,9 +93,12 @@ void check_piece(const Place& place, int64_t border) {
   }
   for (int64_t micro = 0; micro < kMicroBatches; ++micro) {
     const auto at = static_cast<size_t>(micro);
-    (outputs[at] * sample(20 + micro).narrow(1, first, length)).sum().backward();
-    expect_near(inputs[at].grad(), whole_inputs[at].grad().narrow(1, first, length),
-                "gradient of input " + std::to_string(micro));
+    const Tensor weight = sample(20 + micro).narrow(1, first, length);
+    const Tensor expected = whole_inputs[at].grad().narrow(1, first, length);
+    (outputs[at] * weight).sum().backward();
+    expect_near(inputs[at].grad(), expected, "gradient of input " + std::to_string(micro));
+    EXPECT_GT(difference_alone(inputs[at], weight, expected, options),
+              100 * kTolerance);  // so what is handed on counts
   }
   parallel.finish();
   const std::vector<Tensor> shared = own.all(), expected = whole.all();

@@ -1,0 +1,42 @@
+#!/usr/bin/env bash
+# Bytes of the optimiser's state and largest resident memory of each of two ranks, without and with --shard-optimizer.
+# The resulting weights must be equal.
+#   scripts/shard-memory.sh [--scale NAME] [--model NAME] [--steps N] [--ovq PROGRAM]
+set -euo pipefail
+cd "$(dirname "$0")/.."
+ovq=build/release/ovq scale=small model=sw-ovq steps=3
+while (($#)); do
+  case $1 in
+    --ovq) ovq=$2 ;;
+    --steps) steps=$2 ;;
+    --scale) scale=$2 ;;
+    --model) model=$2 ;;
+    *) echo "shard-memory.sh: unknown option $1" >&2; exit 2 ;;
+  esac
+  shift 2
+done
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+measure() {  # name, further options
+  local name=$1 pid
+  shift
+  "$ovq" train --task recall --model "$model" --scale "$scale" --steps "$steps" --tokens-per-step 1024 --eval-every 0 \
+    --eval-rows 1 --threads 1 --processes 2 --out "$work/$name" "$@" >"$work/$name.log" &
+  pid=$!
+  while kill -0 $pid 2>/dev/null; do
+    for child in $(cat "/proc/$pid/task/$pid/children" 2>/dev/null); do
+      awk -v child="$child" '/VmHWM/ { print child, $2 * 1024 }' "/proc/$child/status" 2>/dev/null || true
+    done
+    sleep 0.05
+  done >"$work/$name.sizes"
+  wait $pid
+  echo "$name: $(grep -o '[0-9.]* MB of optimiser state in each' "$work/$name.log"), largest resident memory of the ranks" \
+    "$(sort -n "$work/$name.sizes" | awk '{ most[$1] = $2 > most[$1] ? $2 : most[$1] } END { for (c in most) printf "%.1f MB ", most[c] / 1e6 }')"
+}
+measure whole
+measure shards --shard-optimizer
+last=$(ls "$work/whole/checkpoints" | tail -1)
+for file in model.safetensors optimizer.safetensors; do
+  cmp "$work/whole/checkpoints/$last/$file" "$work/shards/checkpoints/$last/$file"
+done
+echo "weights and optimiser state equal"
