@@ -58,8 +58,8 @@ struct OvqOptions {
   bool operator==(const OvqOptions&) const = default;
 };
 
-// `weighted` is no field: it follows from whether weights are given. `trial` is one of the layer. Files of states hold the fields in this order:
-// append new ones at the end.
+// `weighted` is no field: it follows from whether weights are given. `trial` is one of the layer. Files of states hold
+// the fields in this order: append new ones at the end.
 template <class Fields>
 void list_fields(Fields& field, OvqOptions& o) {
   field("chunk", o.chunk, "tokens between writes to the dictionary", at_least(1));
