@@ -64,8 +64,8 @@ TEST(Storage, Bfloat16WeightsAreNotTrained) {
             std::string::npos);
 }
 
-// The tolerance: a key or value is off by 2^-9 of itself, softmax weights accordingly, and a token near two centroids may
-// go to the other one.
+// The tolerance: a key or value is off by 2^-9 of itself, softmax weights accordingly, and a token near two centroids
+// may go to the other one.
 TEST(Storage, Bfloat16StatesAreNear) {
   for (const char* pattern : {"sw-ovq", "std-att", "ovq-rope", "gdn"}) {
     SCOPED_TRACE(pattern);
