@@ -84,8 +84,7 @@ std::string mismatch_of(LanguageModel& model, models::StateDtype dtype) {
   return fmt::format("the logits differ from those of the composed model by {:.2e}; at most {}", error, kTolerance);
 }
 
-// The weights that a token reads, as the probe of the read bandwidth sees them. Other memory would not do: on a virtual
-// machine some of it was twice as fast as other.
+// The weights that a token reads, as the probe of the read bandwidth sees them: the same memory, on the same pages.
 class StoredWeights {
  public:
   explicit StoredWeights(const LanguageModel& model) {
