@@ -14,7 +14,6 @@
 #include "ovq/models/session.h"
 #include "ovq/models/storage.h"
 #include "ovq/ops/backend.h"
-#include "ovq/ops/output_memory.h"
 
 #include <fmt/format.h>
 
@@ -85,24 +84,28 @@ std::string mismatch_of(LanguageModel& model, models::StateDtype dtype) {
   return fmt::format("the logits differ from those of the composed model by {:.2e}; at most {}", error, kTolerance);
 }
 
-// What the read bandwidth is measured on.
-class Memory {
+// The weights that a token reads, as the probe of the read bandwidth sees them: the same memory, on the same pages.
+class StoredWeights {
  public:
-  Memory() : data_(ops::empty_weights({kProbeBytes / static_cast<int64_t>(sizeof(float))}).zero_()) {
+  explicit StoredWeights(const LanguageModel& model) {
     constexpr int64_t kBlock = 1 << 18;
-    for (int64_t at = 0; at < data_.numel(); at += kBlock) blocks_.emplace_back(data_.data_ptr<float>() + at, kBlock);
+    for (const auto& item : model.named_parameters()) {
+      if (item.key() == "embed.weight") continue;
+      const auto floats = static_cast<int64_t>(item.value().nbytes() / sizeof(float));
+      const float* const data = static_cast<const float*>(item.value().data_ptr());
+      for (int64_t at = 0; at < floats; at += kBlock) blocks_.emplace_back(data + at, std::min(kBlock, floats - at));
+    }
   }
   double read() const { return read_seconds(blocks_, at::get_num_threads()); }
 
  private:
-  Tensor data_;
   std::vector<std::span<const float>> blocks_;
 };
 
 void measure(LanguageModel& model, const GenerateBenchOptions& options, models::StateDtype dtype, GenerateCase& result,
              int rounds) {
   const std::vector<int32_t> prompt = random_tokens(model.config(), options.context);
-  const Memory memory;
+  const StoredWeights weights(model);
   const Bystanders bystanders;
   std::vector<double> prompts, tokens, reads;
   for (int round = 0; round < rounds; ++round) {
@@ -113,7 +116,7 @@ void measure(LanguageModel& model, const GenerateBenchOptions& options, models::
     session.next(sampler);  // chosen from what is there; the next ones have to be computed
     for (int64_t token = 0; token < options.tokens; ++token) {
       tokens.push_back(time_once([&] { session.next(sampler); }));
-      reads.push_back(memory.read());
+      reads.push_back(weights.read());
     }
     result.state_bytes = state.used_bytes();
   }

@@ -1,6 +1,6 @@
 // `ovq bench generate`: a model of random weights reads a prompt and goes on token by token, one sequence, beside what
 // the machine can do: the bytes of weights and states that a token has to read against the read bandwidth, measured in
-// turn with the tokens, on the same kind of memory; the FLOPs of the prompt against the multiply-add peak, measured in
+// turn with the tokens, on the same memory; the FLOPs of the prompt against the multiply-add peak, measured in
 // the same run; and beside the same model composed of torch calls.
 #pragma once
 
@@ -12,8 +12,6 @@
 #include "bench/timing.h"
 
 namespace ovq::bench {
-
-inline constexpr int64_t kProbeBytes = int64_t{1} << 27;  // several times a cache
 
 struct GenerateBenchOptions {
   BenchOptions run;                         // quick: a short prompt and few tokens
@@ -29,7 +27,7 @@ struct GenerateCase {
   std::string name;      // how weights and states are stored
   std::string mismatch;  // how the logits differed from those of the composed model; such a case is not timed
   Timing prompt, token;  // of all tokens of the prompt; of one that follows
-  Timing read;           // of kProbeBytes of other memory, once after each token
+  Timing read;           // of the same weights, from front to back and nothing else, once after each token
   double prompt_flops = 0;
   int64_t prompt_tokens = 0;
   int64_t weight_bytes = 0, state_bytes = 0;  // that a token reads
@@ -37,7 +35,7 @@ struct GenerateCase {
 
   int64_t bytes() const { return weight_bytes + state_bytes; }
   double bandwidth() const { return static_cast<double>(bytes()) / token.median; }
-  double read_bandwidth() const { return static_cast<double>(kProbeBytes) / read.median; }
+  double read_bandwidth() const { return static_cast<double>(weight_bytes) / read.median; }
   double flops() const { return prompt_flops / prompt.best; }
 };
 
