@@ -4,7 +4,7 @@
 #   scripts/kill-rank.sh [--kills N] [--steps N] [--processes P] [--ovq PROGRAM]
 set -euo pipefail
 cd "$(dirname "$0")/.."
-ovq=build/release/ovq kills=20 steps=300 processes=2
+ovq=build/release/ovq kills=20 steps=400 processes=2
 while (($#)); do
   case $1 in
     --ovq) ovq=$2 ;;
@@ -30,10 +30,13 @@ options=(--task recall --model sw-ovq --scale tiny --steps "$steps" --tokens-per
 pid=$!
 killed=0
 while ((killed < kills)) && kill -0 $pid 2>/dev/null; do
-  # From the moment all processes are there, so also while they meet, load a checkpoint, save or evaluate.
   mapfile -t ranks < <(tr ' ' '\n' <"/proc/$pid/task/$pid/children" 2>/dev/null | grep . || true)
   ((${#ranks[@]} == processes)) || { sleep 0.05; continue; }
-  sleep "$(awk -v r=$RANDOM 'BEGIN { print r / 32767 * 3 }')"
+  # Every fourth time from the moment the processes are there, so also while they meet or load a checkpoint; else from
+  # the moment the training goes on.
+  touch "$work/seen"
+  while ((killed % 4)) && [[ ! $work/killed/metrics.jsonl -nt $work/seen ]] && kill -0 "${ranks[0]}" 2>/dev/null; do sleep 0.02; done
+  sleep "$(awk -v r=$RANDOM 'BEGIN { print r / 32767 * 2 }')"
   if kill -9 "${ranks[RANDOM % processes]}" 2>/dev/null; then killed=$((killed + 1)); fi
   while kill -0 "${ranks[0]}" 2>/dev/null || kill -0 "${ranks[1]}" 2>/dev/null; do sleep 0.02; done
 done

@@ -1,15 +1,15 @@
 #!/usr/bin/env bash
 # Bytes of the optimiser's state and largest resident memory of each of two ranks, without and with --shard-optimizer.
 # The resulting weights must be equal.
-#   scripts/shard-memory.sh [--scale NAME] [--model NAME] [--steps N] [--ovq PROGRAM]
+#   scripts/shard-memory.sh [--width N] [--model NAME] [--steps N] [--ovq PROGRAM]
 set -euo pipefail
 cd "$(dirname "$0")/.."
-ovq=build/release/ovq scale=small model=sw-ovq steps=3
+ovq=build/release/ovq width=768 model=sw-ovq steps=2
 while (($#)); do
   case $1 in
     --ovq) ovq=$2 ;;
     --steps) steps=$2 ;;
-    --scale) scale=$2 ;;
+    --width) width=$2 ;;
     --model) model=$2 ;;
     *) echo "shard-memory.sh: unknown option $1" >&2; exit 2 ;;
   esac
@@ -20,8 +20,8 @@ trap 'rm -rf "$work"' EXIT
 measure() {  # name, further options
   local name=$1 pid
   shift
-  "$ovq" train --task recall --model "$model" --scale "$scale" --steps "$steps" --tokens-per-step 1024 --eval-every 0 \
-    --eval-rows 1 --threads 1 --processes 2 --out "$work/$name" "$@" >"$work/$name.log" &
+  "$ovq" train --task recall --model "$model" --scale small --steps "$steps" --tokens-per-step 1024 --eval-every 0 \
+    --eval-rows 1 --model-options "{\"hidden_size\": $width, \"intermediate_size\": $((3 * width))}" --threads 1 --processes 2 --out "$work/$name" "$@" >"$work/$name.log" &
   pid=$!
   while kill -0 $pid 2>/dev/null; do
     for child in $(cat "/proc/$pid/task/$pid/children" 2>/dev/null); do
