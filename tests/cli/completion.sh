@@ -20,7 +20,7 @@ expect() {  # the completions, in order; the words typed so far
 expect "bench" ben
 expect "kernels" bench k
 expect "--threads" bench kernels --th
-expect "--resume" train --task recall --res
+expect "--resume" train --task recall --resu
 expect "" train nothing-like-it
 
 exit $((failures > 0))
