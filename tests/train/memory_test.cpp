@@ -96,8 +96,10 @@ TEST(Memory, EvaluationStreams) {
     const int64_t predicted = predicted_state + activations;
     std::printf("%s: peak %ld, predicted %ld = state %ld + activations %ld\n", pattern, all.peak, predicted,
                 predicted_state, activations);
-    // An eighth more: sw-nope had 10.8 % on top, probably a cache of keys or values that is there twice while it grows.
-    EXPECT_LE(all.peak, predicted + predicted / 8);
+    // While a buffer of the state grows, the old one is still there: at most the keys or the values of one of two
+    // layers.
+    const int64_t grown = predicted_state / 4;
+    EXPECT_LE(all.peak, predicted + grown + predicted / 20);
     EXPECT_GE(all.peak, predicted - predicted / 10);
   }
 }
