@@ -1,0 +1,237 @@
+// Readers of the libraries without torch: safetensors, states of OVQ-attention, files of tokens, tokenizers and their
+// text, questions, lines of metrics.
+#include <algorithm>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
+#include "fuzz/targets.h"
+#include "ovq/base/checksum.h"
+#include "ovq/base/files/safetensors.h"
+#include "ovq/base/json_lines.h"
+#include "ovq/kernels/ovq_attention.h"
+#include "ovq/tasks/choice.h"
+#include "ovq/text/documents.h"
+#include "ovq/text/text_stream.h"
+#include "ovq/text/token_file.h"
+#include "ovq/text/tokenizer_training.h"
+#include "ovq/text/utf8.h"
+
+namespace ovq::fuzz {
+namespace {
+
+constexpr const char* kText =
+    "It was a bright cold day in spring, and the clocks were striking.\nThe old captain went home with her brother; "
+    "na\xC3\xAFve caf\xC3\xA9 \xE2\x80\x94 \xF0\x9F\x90\xA6.\nNothing was lost under the storm that night.\n";
+
+std::string content_of(const std::string& path) {
+  std::ifstream in(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(in), {}};
+}
+
+std::span<const std::byte> bytes_of(std::string_view text) { return std::as_bytes(std::span(text)); }
+
+// Safetensors: the header is checked when a file is opened, the data by verify.
+void read_safetensors(std::string_view bytes) {
+  const files::Safetensors file(file_of(bytes));
+  for (const files::FileTensor& tensor : file.tensors()) (void)file.find(tensor.name)->bytes.size();
+  (void)file.verify();
+}
+
+std::vector<std::string> safetensors_seeds() {
+  const std::vector<float> data(24, 1.5f);
+  const auto as_bytes = std::as_bytes(std::span(data));
+  const std::vector<files::FileTensor> tensors = {
+      {"weight", files::Dtype::f32, {2, 3, 4}, as_bytes},
+      {"scale", files::Dtype::f32, {}, as_bytes.first(4)},
+      {"none", files::Dtype::bf16, {0, 7}, {}},
+      {"half", files::Dtype::f16, {48}, as_bytes},
+  };
+  std::vector<std::string> seeds;
+  for (size_t count = 0; count <= tensors.size(); count += 2) {
+    const std::string path = file_of("");
+    files::save_safetensors(path, std::span(tensors).first(count), {.metadata = {{"format", "pt"}, {"name", "a\"b"}}});
+    seeds.push_back(content_of(path));
+  }
+  return seeds;
+}
+
+// States: as they are and, since nothing gets past a checksum by chance, with the checksum made right. What is read is
+// used, and written again.
+void read_state(std::string_view bytes) {
+  std::string sealed(bytes);
+  if (sealed.size() >= sizeof(uint64_t)) {
+    Fnv1a checksum;
+    checksum.add(bytes_of(sealed).first(sealed.size() - sizeof(uint64_t)));
+    const uint64_t value = checksum.value();
+    std::memcpy(&sealed[sealed.size() - sizeof(value)], &value, sizeof(value));
+  }
+  std::istringstream in(sealed);
+  kernels::OvqState state = kernels::OvqState::read(in);
+  const kernels::OvqShape& shape = state.shape();
+  if (shape.batch > 4 || shape.kv_heads > 4 || shape.key_dim > 64 || shape.value_dim > 64) return;
+  const auto tokens = static_cast<size_t>(shape.batch * shape.kv_heads);
+  std::vector<float> k(tokens * shape.key_dim, 0.5f), v(tokens * shape.value_dim, 1.0f), o(v.size());
+  std::vector<float> beta(shape.kv_heads, 2.0f), weights(tokens, 1.0f);
+  const auto view = [&](std::vector<float>& x, int64_t dim) {
+    return kernels::View<float>::contiguous(x.data(), shape.batch, 1, shape.kv_heads, dim);
+  };
+  kernels::ovq_attention_forward({.q = view(k, shape.key_dim),
+                                  .k = view(k, shape.key_dim),
+                                  .v = view(v, shape.value_dim),
+                                  .beta = beta,
+                                  .weights = state.options().weighted ? view(weights, 1) : kernels::View<float>{},
+                                  .options = state.options()},
+                                 {.o = view(o, shape.value_dim)}, std::span(&state, 1));
+  std::ostringstream out;
+  state.write(out);
+}
+
+std::vector<std::string> state_seeds() {
+  std::vector<std::string> seeds;
+  for (const bool weighted : {false, true}) {
+    for (const bool rope : {false, true}) {
+      const kernels::OvqOptions options{.chunk = 4, .centroids = 6, .rope = rope, .weighted = weighted};
+      kernels::OvqState state({.batch = 1, .kv_heads = 2, .key_dim = 6, .value_dim = 5}, options);
+      const int64_t time = 15;
+      std::vector<float> k(time * 2 * 6), v(time * 2 * 5), o(v.size()), weights(time * 2, 0.5f), beta(2, 3.0f);
+      for (size_t i = 0; i < k.size(); ++i) k[i] = static_cast<float>((i * 7919 % 31)) / 31.0f - 0.5f;
+      for (size_t i = 0; i < v.size(); ++i) v[i] = static_cast<float>(i % 13);
+      const auto view = [&](std::vector<float>& x, int64_t dim) {
+        return kernels::View<float>::contiguous(x.data(), 1, time, 2, dim);
+      };
+      kernels::ovq_attention_forward({.q = view(k, 6),
+                                      .k = view(k, 6),
+                                      .v = view(v, 5),
+                                      .beta = beta,
+                                      .weights = weighted ? view(weights, 1) : kernels::View<float>{},
+                                      .options = options},
+                                     {.o = view(o, 5)}, std::span(&state, 1));
+      std::ostringstream out;
+      state.write(out);
+      seeds.push_back(out.str());
+    }
+  }
+  return seeds;
+}
+
+// Files of tokens, with both checksums made right.
+void read_token_file(std::string_view bytes) {
+  constexpr size_t kHeader = 128, kBody = 120, kOwn = 124;
+  std::string sealed(bytes);
+  if (sealed.size() >= kHeader) {
+    Crc32c body;
+    body.add(bytes_of(sealed).subspan(kHeader));
+    const uint32_t of_body = body.value();
+    std::memcpy(&sealed[kBody], &of_body, sizeof(of_body));
+    Crc32c header;
+    header.add(bytes_of(sealed).first(kOwn));
+    const uint32_t of_header = header.value();
+    std::memcpy(&sealed[kOwn], &of_header, sizeof(of_header));
+  }
+  const std::string path = file_of(sealed);
+  (void)text::is_token_file(path);
+  const text::TokenFile file(path);
+  std::vector<int32_t> tokens(static_cast<size_t>(std::min<int64_t>(file.tokens(), 1 << 16)));
+  text::copy_tokens(tokens, file.data(), file.token_bytes());
+}
+
+std::vector<std::string> token_file_seeds() {
+  const std::filesystem::path folder = file_of("") + ".folder";
+  std::filesystem::create_directory(folder);
+  std::ofstream(folder / "one.txt") << kText;
+  std::ofstream(folder / "two.txt") << "Second.";
+  const std::string path = (folder / "tokens").string();
+  text::write_token_file(path, *text::make_byte_tokenizer(), {folder.string()});
+  std::vector<std::string> seeds = {content_of(path)};
+  std::filesystem::remove_all(folder);
+  return seeds;
+}
+
+// A SentencePiece model, or text if the first byte says so: what comes out of a model has to go in again.
+void read_tokenizer(std::string_view bytes) {
+  const auto tokenizer = text::make_sentencepiece_tokenizer(std::string(bytes), "fuzz");
+  (void)tokenizer->decode(tokenizer->encode(kText));
+  for (int32_t token = 0; token < std::min<int64_t>(tokenizer->vocab(), 300); ++token) {
+    (void)tokenizer->token_name(token);
+    (void)tokenizer->token_bytes(token);
+  }
+}
+
+std::vector<std::string> tokenizer_seeds() {
+  std::string lines;
+  for (int i = 0; i < 40; ++i) lines += kText;
+  const std::string path = file_of(lines) + ".txt";
+  std::ofstream(path) << lines;
+  std::vector<std::string> seeds;
+  for (const auto type : {text::TokenizerType::unigram, text::TokenizerType::bpe})
+    seeds.push_back(text::train_tokenizer({path}, {.type = type, .vocab = 280}));
+  std::filesystem::remove(path);
+  return seeds;
+}
+
+void read_text(std::string_view bytes) {
+  const size_t valid = text::valid_prefix(bytes);
+  if (text::valid_prefix(bytes.substr(0, valid)) != valid) throw std::logic_error("a valid prefix is not valid");
+  const std::string repaired = text::repaired(bytes);
+  if (text::valid_prefix(repaired) != repaired.size()) throw std::logic_error("repaired text is not valid");
+  if (text::complete_prefix(bytes) > bytes.size()) throw std::logic_error("a prefix is longer than its text");
+  const auto tokenizer = text::make_byte_tokenizer();
+  if (tokenizer->decode(tokenizer->encode(bytes)) != bytes) throw std::logic_error("bytes are not given back");
+  const std::string path = file_of(bytes);
+  (void)text::read_utf8_file("fuzz", path);
+}
+
+std::vector<std::string> text_seeds() { return {kText, "a", "\xF0\x9F\x90", "\xEF\xBB\xBF start"}; }
+
+// Questions of a benchmark, which the first byte chooses.
+void read_questions(std::string_view bytes) {
+  if (bytes.empty()) return;
+  const std::vector<std::string> names = tasks::benchmark_names();
+  const std::string& name = names[static_cast<unsigned char>(bytes.front()) % names.size()];
+  const std::string path = file_of(bytes.substr(1));
+  const auto tokenizer = text::make_byte_tokenizer();
+  for (const tasks::Question& question : tasks::read_questions(tasks::benchmark_from_name(name), path)) {
+    for (const tasks::Choice& choice : question.choices) (void)tasks::encode(choice, *tokenizer);
+  }
+}
+
+std::vector<std::string> question_seeds() {
+  const std::string lines[] = {
+      R"({"goal": "To open a jar,", "sol1": "twist the lid.", "sol2": "paint it.", "label": 0})",
+      R"({"ind": 1, "activity_label": "Sailing", "ctx_a": "A ship leaves.", "ctx_b": "the captain", "endings": ["waves.", "bakes [step] bread.", "sleeps.", "reads."], "label": 0})",
+      R"({"sentence": "The trophy does not fit because _ is too large.", "option1": "the trophy", "option2": "the case", "answer": "1"})",
+      R"({"id": "q", "question": {"stem": "What is wet?", "choices": [{"text": "water", "label": "A"}, {"text": "sand", "label": "B"}]}, "answerKey": "A"})"};
+  std::vector<std::string> seeds;
+  for (size_t i = 0; i < std::size(lines); ++i)
+    seeds.push_back(std::string(1, static_cast<char>(i)) + lines[i] + "\n" + lines[i] + "\n");
+  return seeds;
+}
+
+void read_json_lines(std::string_view bytes) {
+  for (const JsonLine& line : json_lines(bytes)) {
+    if (!line.object.is_discarded()) (void)line.object.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+  }
+}
+
+std::vector<std::string> json_line_seeds() {
+  return {
+      "{\"kind\":\"step\",\"step\":1,\"loss\":4.25,\"rate\":1e-3,\"skipped\":false}\n\n{\"kind\":\"evaluation\","
+      "\"step\":1}"
+      "\n{\"step\":"};
+}
+
+}  // namespace
+
+std::vector<Target> file_targets() {
+  return {{"safetensors", read_safetensors, safetensors_seeds},
+          {"state", read_state, state_seeds},
+          {"token_file", read_token_file, token_file_seeds},
+          {"tokenizer", read_tokenizer, tokenizer_seeds},
+          {"text", read_text, text_seeds},
+          {"questions", read_questions, question_seeds},
+          {"json_lines", read_json_lines, json_line_seeds}};
+}
+
+}  // namespace ovq::fuzz
