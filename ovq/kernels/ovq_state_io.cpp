@@ -102,6 +102,14 @@ class Reader {
   Fnv1a checksum_;
 };
 
+// Of the values that have names; one may have several.
+template <class Enum>
+constexpr int64_t largest_value() {
+  int64_t largest = 0;
+  for (const auto& [value, name] : enum_names(Enum{})) largest = std::max(largest, static_cast<int64_t>(value));
+  return largest;
+}
+
 // The options as a list of fields: integers, enums and truth as i64, numbers as f32, an optional number as i64 (whether
 // it is there) and f32.
 class OptionWriter {
@@ -138,7 +146,7 @@ class OptionReader {
     } else if constexpr (std::is_floating_point_v<T>) {
       value = reader_.value<float>();
     } else if constexpr (std::is_enum_v<T>) {
-      value = static_cast<T>(reader_.in_range(name, 0, static_cast<int64_t>(enum_names(value).size()) - 1));
+      value = static_cast<T>(reader_.in_range(name, 0, largest_value<T>()));
     } else if constexpr (std::is_same_v<T, bool>) {
       value = reader_.in_range(name, 0, 1) == 1;
     } else {
@@ -299,7 +307,7 @@ OvqState OvqState::read(std::istream& in) {
   options.weighted = version == 2;
   if (version >= kFirstWithStorage) {
     options.weighted = reader.in_range("weighted", 0, 1) == 1;
-    dtype = static_cast<StateDtype>(reader.in_range("dtype", 0, static_cast<int64_t>(enum_names(dtype).size()) - 1));
+    dtype = static_cast<StateDtype>(reader.in_range("dtype", 0, largest_value<StateDtype>()));
   }
   OptionReader option_reader(reader, fields_of_version(version));
   list_fields(option_reader, options);
