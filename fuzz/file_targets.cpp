@@ -151,7 +151,7 @@ std::vector<std::string> token_file_seeds() {
   return seeds;
 }
 
-// A SentencePiece model, or text if the first byte says so: what comes out of a model has to go in again.
+// A SentencePiece model; what loads is used on text.
 void read_tokenizer(std::string_view bytes) {
   const auto tokenizer = text::make_sentencepiece_tokenizer(std::string(bytes), "fuzz");
   (void)tokenizer->decode(tokenizer->encode(kText));

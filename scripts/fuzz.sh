@@ -28,10 +28,12 @@ for target in $targets; do
   corpus=runs/fuzz/$target found=runs/fuzz/found/$target log=runs/fuzz/$target.log
   mkdir -p "$corpus" "$found"
   $build/fuzz_replay --seeds "$target" "$corpus"
+  inputs=("$corpus")
+  [[ ! -d fuzz/found/$target ]] || inputs+=("fuzz/found/$target")
   status=0
   OVQ_FUZZ_TARGET=$target ASAN_OPTIONS=allocator_may_return_null=0:detect_leaks=1 \
     $build/fuzz_readers -max_total_time="$seconds" -max_len=16384 -timeout=10 -rss_limit_mb=2048 -malloc_limit_mb=1024 \
-    -print_final_stats=1 -artifact_prefix="$found/" "$corpus" fuzz/found/"$target" >"$log" 2>&1 || status=$?
+    -print_final_stats=1 -artifact_prefix="$found/" "${inputs[@]}" >"$log" 2>&1 || status=$?
   runs=$(sed -n 's/^stat::number_of_executed_units: *//p' "$log" | tail -n 1)
   covered=$(grep -o 'cov: [0-9]*' "$log" | tail -n 1 | cut -d' ' -f2)
   if ((status)); then
