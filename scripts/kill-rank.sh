@@ -4,7 +4,7 @@
 #   scripts/kill-rank.sh [--kills N] [--steps N] [--processes P] [--ovq PROGRAM]
 set -euo pipefail
 cd "$(dirname "$0")/.."
-ovq=build/release/ovq kills=20 steps=400 processes=2
+ovq=build/release/ovq kills=20 steps=200 processes=2
 while (($#)); do
   case $1 in
     --ovq) ovq=$2 ;;
@@ -28,19 +28,25 @@ options=(--task recall --model sw-ovq --scale tiny --steps "$steps" --tokens-per
 "$ovq" train "${options[@]}" --out "$work/whole" >/dev/null
 "$ovq" train "${options[@]}" --out "$work/killed" --restarts "$kills" >/dev/null 2>"$work/log" &
 pid=$!
-killed=0
+killed=0 at=()
+steps_done() { tail -n 1 "$work/killed/metrics.jsonl" 2>/dev/null | sed -n 's/.*"step":\([0-9]*\).*/\1/p' | grep . || echo 0; }
 while ((killed < kills)) && kill -0 $pid 2>/dev/null; do
   mapfile -t ranks < <(tr ' ' '\n' <"/proc/$pid/task/$pid/children" 2>/dev/null | grep . || true)
   ((${#ranks[@]} == processes)) || { sleep 0.05; continue; }
   # Every fourth time from the moment the processes are there, so also while they meet or load a checkpoint; else from
-  # the moment the training goes on.
-  touch "$work/seen"
-  while ((killed % 4)) && [[ ! $work/killed/metrics.jsonl -nt $work/seen ]] && kill -0 "${ranks[0]}" 2>/dev/null; do sleep 0.02; done
-  sleep "$(awk -v r=$RANDOM 'BEGIN { print r / 32767 * 2 }')"
-  if kill -9 "${ranks[RANDOM % processes]}" 2>/dev/null; then killed=$((killed + 1)); fi
+  # a random step of the next stretch of the run on.
+  longest=2
+  if ((killed % 4)); then
+    longest=0.3 step=$((steps * killed / (kills + 1) + RANDOM % (steps / (kills + 1) + 1)))
+    while (($(steps_done) < step)) && kill -0 "${ranks[0]}" 2>/dev/null; do sleep 0.02; done
+  fi
+  sleep "$(awk -v r=$RANDOM -v s=$longest 'BEGIN { print r / 32767 * s }')"
+  if kill -9 "${ranks[RANDOM % processes]}" 2>/dev/null; then
+    killed=$((killed + 1))
+    at+=("$(steps_done)")
+  fi
   while kill -0 "${ranks[0]}" 2>/dev/null || kill -0 "${ranks[1]}" 2>/dev/null; do sleep 0.02; done
 done
-before=$(ls "$work/killed/checkpoints" 2>/dev/null | tail -n 1 || true)
 ended=$pid pid=
 wait $ended || { cat "$work/log" >&2; exit 1; }
 if grep -q damaged "$work/log"; then cat "$work/log" >&2; exit 1; fi
@@ -51,5 +57,5 @@ for file in model.safetensors optimizer.safetensors; do
 done
 losses() { grep '"kind":"step"' "$1/metrics.jsonl" | sed 's/"seconds":[^,}]*,//'; }
 diff <(losses "$work/whole") <(losses "$work/killed") >/dev/null || { echo "kill-rank.sh: the losses differ" >&2; exit 1; }
-echo "a rank of $processes killed $killed times at random moments of $steps steps ($(grep -c restart "$work/log") restarts, the last kill after" \
-  "${before:-no checkpoint}): final weights, optimiser state and losses equal"
+echo "a rank of $processes killed $killed times at random moments of $steps steps ($(grep -c restart "$work/log") restarts, after steps" \
+  "${at[*]}): final weights, optimiser state and losses equal"

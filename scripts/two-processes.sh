@@ -1,10 +1,12 @@
 #!/usr/bin/env bash
-# Tokens per second of two processes with one thread each against one process with one thread: the same global batches,
-# so also the largest difference of the losses, and that both end with the same weights is checked by the program.
+# Tokens per second of two processes with one thread each against one process with one thread, on the same batches. How
+# far the losses are from those of one process that computes the batch at once, and from those of one that computes the
+# same two parts one after the other, which must have the same bits. That both processes hold the same weights is
+# checked by the program at every checkpoint.
 #   scripts/two-processes.sh [--steps N] [--scale NAME] [--model NAME] [--ovq PROGRAM]
 set -euo pipefail
 cd "$(dirname "$0")/.."
-ovq=build/release/ovq steps=12 scale=small model=sw-ovq
+ovq=build/release/ovq steps=20 scale=small model=sw-ovq
 while (($#)); do
   case $1 in
     --ovq) ovq=$2 ;;
@@ -20,14 +22,21 @@ trap 'rm -rf "$work"' EXIT
 options=(--task recall --model "$model" --scale "$scale" --steps "$steps" --eval-every 0 --eval-rows 1 --threads 1)
 "$ovq" train "${options[@]}" --out "$work/one" --processes 1 >/dev/null
 "$ovq" train "${options[@]}" --out "$work/two" --processes 2 >/dev/null
+"$ovq" train "${options[@]}" --out "$work/parts" --processes 1 --accumulate 2 >/dev/null
+last=$(ls "$work/two/checkpoints" | tail -1)
+cmp "$work/two/checkpoints/$last/model.safetensors" "$work/parts/checkpoints/$last/model.safetensors"
 python3 - "$work" <<'PYTHON'
 import json, statistics, sys
 def steps(run):
     lines = [json.loads(line) for line in open(f"{sys.argv[1]}/{run}/metrics.jsonl")]
     return [line for line in lines if line["kind"] == "step"]
-one, two = steps("one"), steps("two")
+one, two, parts = steps("one"), steps("two"), steps("parts")
 speed = [statistics.median(s["tokens"] / s["seconds"] for s in run[2:]) for run in (one, two)]
-apart = max(abs(a["loss"] - b["loss"]) for a, b in zip(one[:20], two[:20]))
+def apart(a, b, count=None):
+    return max(abs(x["loss"] - y["loss"]) for x, y in zip(a[:count], b[:count]))
 print(f"1 process {speed[0]:.0f} tokens/s, 2 processes {speed[1]:.0f} tokens/s: {speed[1] / speed[0]:.2f} times; "
-      f"{len(one)} steps of {one[0]['tokens']} tokens, losses at most {apart:.1e} apart in the first {min(20, len(one))}")
+      f"{len(one)} steps of {one[0]['tokens']} tokens")
+print(f"losses of 2 processes and of 1 with the same parts: at most {apart(two, parts):.1e} apart, final weights equal; "
+      f"of 1 with the whole batch: {apart(two, one, 20):.1e} in the first {min(20, len(one))} steps, "
+      f"at the end {two[-1]['loss']:.4f} and {one[-1]['loss']:.4f}")
 PYTHON

@@ -30,25 +30,25 @@ std::vector<StepShape> step_shapes(const Task& task, const LengthMixture& mixtur
   return shapes;
 }
 
-std::vector<RowRange> rows_of_rank(const Task& task, const std::vector<StepShape>& shapes, int64_t rank,
-                                   int64_t ranks) {
-  check(rank >= 0 && rank < ranks, "mixture", "rank is ", rank, "; must be within 0 and ", ranks - 1);
+std::vector<RowRange> rows_of_part(const Task& task, const std::vector<StepShape>& shapes, int64_t part,
+                                   int64_t parts) {
+  check(part >= 0 && part < parts, "mixture", "part is ", part, "; must be within 0 and ", parts - 1);
   std::vector<size_t> longest_first(shapes.size());
   std::iota(longest_first.begin(), longest_first.end(), size_t{0});
   std::stable_sort(longest_first.begin(), longest_first.end(),
                    [&](size_t a, size_t b) { return shapes[a].length > shapes[b].length; });
-  std::vector<int64_t> tokens(static_cast<size_t>(ranks));
+  std::vector<int64_t> tokens(static_cast<size_t>(parts));
   std::vector<RowRange> ranges(shapes.size());
   for (const size_t shape : longest_first) {
-    std::vector<int64_t> counts(tokens.size(), shapes[shape].rows / ranks);
+    std::vector<int64_t> counts(tokens.size(), shapes[shape].rows / parts);
     std::vector<size_t> fewest_first(tokens.size());
     std::iota(fewest_first.begin(), fewest_first.end(), size_t{0});
     std::stable_sort(fewest_first.begin(), fewest_first.end(),
                      [&](size_t a, size_t b) { return tokens[a] < tokens[b]; });
-    for (int64_t left = 0; left < shapes[shape].rows % ranks; ++left) ++counts[fewest_first[static_cast<size_t>(left)]];
+    for (int64_t left = 0; left < shapes[shape].rows % parts; ++left) ++counts[fewest_first[static_cast<size_t>(left)]];
     const int64_t row_length = task.row_length(shapes[shape].length, Split::train);
-    for (size_t r = 0; r < counts.size(); ++r) tokens[r] += counts[r] * row_length;
-    const auto own = counts.begin() + rank;
+    for (size_t i = 0; i < counts.size(); ++i) tokens[i] += counts[i] * row_length;
+    const auto own = counts.begin() + part;
     ranges[shape] = {.first = std::accumulate(counts.begin(), own, int64_t{0}), .count = *own};
   }
   return ranges;

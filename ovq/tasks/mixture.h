@@ -30,8 +30,8 @@ struct RowRange {
   int64_t first = 0, count = 0;
 };
 
-// Which rows of each shape a rank takes. Every length is shared out evenly; the rows that are left over go to the ranks
-// with the fewest tokens so far, those of long rows first.
-std::vector<RowRange> rows_of_rank(const Task& task, const std::vector<StepShape>& shapes, int64_t rank, int64_t ranks);
+// Which rows of each shape are in a part of the step. Every length is shared out evenly; the rows that are left over go
+// to the parts with the fewest tokens so far, those of long rows first.
+std::vector<RowRange> rows_of_part(const Task& task, const std::vector<StepShape>& shapes, int64_t part, int64_t parts);
 
 }  // namespace ovq::tasks

@@ -52,7 +52,8 @@ void list_fields(Fields& field, RunOptions& o) {
   field("scale", o.scale, "sizes of task and model");
   field("steps", o.steps, "optimiser steps", or_zero(at_least(1), "those of the phases or the scale"));
   field("tokens_per_step", o.tokens_per_step, "tokens of one step", or_zero(at_least(1), "those of the scale"));
-  field("accumulate", o.accumulate, "parts a step's batch is computed in", at_least(1));
+  field("accumulate", o.accumulate, "parts a step's batch is computed in, one after the other or by several processes",
+        at_least(1));
   field("learning_rate", o.learning_rate, "highest learning rate", or_zero(at_least(0), "the preset's"));
   field("min_learning_rate", o.min_learning_rate, "where the cosine ends; negative: the preset's");
   field("warmup", o.warmup, "steps until the highest rate", at_least(0));

@@ -63,6 +63,7 @@ Trainer::Trainer(Run run, TrainHooks hooks, const Company& company)
       model_(models::make_model(model_config(run_.options(), task_->vocab()), run_.options().seed)),
       optimizer_(*model_, run_.options().adamw,
                  company.shard_optimizer ? Shard{replicas_.rank(), replicas_.ranks()} : Shard{}),
+      gradient_sums_(model_->parameters()),
       phases_(phases_of(run_.options())),
       own_centroids_(model_->config().centroids()) {
   OptimizerState state;
@@ -91,48 +92,45 @@ void Trainer::enter_phase() {
     model_->set_centroids(own_centroids_);
 }
 
-std::vector<BatchTensors> Trainer::own_batches(StepReport& report) {
-  std::vector<BatchTensors> batches;
+// At least one part for each rank; the same number for all.
+std::vector<Trainer::Part> Trainer::own_parts(StepReport& report) {
   const auto shapes = tasks::step_shapes(*task_, {phase().lengths, phase().tokens_per_step});
-  const auto ranges = tasks::rows_of_rank(*task_, shapes, replicas_.rank(), replicas_.ranks());
-  for (size_t i = 0; i < shapes.size(); ++i) {
-    const auto [length, rows] = shapes[i];
-    report.tokens += rows * task_->row_length(length, tasks::Split::train);
-    if (ranges[i].count == 0) continue;
-    batches.push_back(to_tensors(task_->sample({.rows = rows,
-                                                .length = length,
-                                                .seed = run_.options().seed,
-                                                .step = progress_.step,
-                                                .first_row = ranges[i].first,
-                                                .row_count = ranges[i].count})));
+  for (const auto& [length, rows] : shapes) report.tokens += rows * task_->row_length(length, tasks::Split::train);
+  const int64_t ranks = replicas_.ranks(), parts_of_rank = (run_.options().accumulate + ranks - 1) / ranks;
+  std::vector<Part> parts(static_cast<size_t>(parts_of_rank));
+  for (int64_t part = 0; part < parts_of_rank; ++part) {
+    const auto ranges =
+        tasks::rows_of_part(*task_, shapes, replicas_.rank() * parts_of_rank + part, ranks * parts_of_rank);
+    for (size_t i = 0; i < shapes.size(); ++i) {
+      if (ranges[i].count == 0) continue;
+      parts[static_cast<size_t>(part)].push_back(to_tensors(task_->sample({.rows = shapes[i].rows,
+                                                                           .length = shapes[i].length,
+                                                                           .seed = run_.options().seed,
+                                                                           .step = progress_.step,
+                                                                           .first_row = ranges[i].first,
+                                                                           .row_count = ranges[i].count})));
+    }
   }
-  return batches;
+  return parts;
 }
 
 // Adds to the report's loss; returns how many targets the model would have said.
-int64_t Trainer::compute_gradients(const std::vector<BatchTensors>& batches, int64_t targets, StepReport& report) {
+int64_t Trainer::compute_gradients(const std::vector<Part>& parts, int64_t targets, StepReport& report) {
   int64_t right = 0;
-  for (size_t i = 0; i < batches.size(); ++i) {
-    const BatchTensors& batch = batches[i];
-    const int64_t rows = batch.tokens.size(0), length = batch.tokens.size(1);
-    const int64_t parts = std::min(run_.options().accumulate, rows);
-    for (int64_t part = 0; part < parts; ++part) {
-      const int64_t first = rows * part / parts, last = rows * (part + 1) / parts;
-      const Tensor inside = batch.positions.ge(first * length).logical_and(batch.positions.lt(last * length));
-      const Tensor chosen = inside.nonzero().flatten();
-      const Tensor positions = batch.positions.index_select(0, chosen) - first * length;
-      const Tensor logits = model_->logits(model_->hidden_at(batch.tokens.narrow(0, first, last - first), positions));
-      const Tensor wanted = batch.targets.index_select(0, chosen);
-      Tensor loss = at::cross_entropy_loss(logits, wanted, {}, at::Reduction::Sum) / targets;
+  for (const Part& part : parts) {
+    for (const BatchTensors& batch : part) {
+      const Tensor logits = model_->logits(model_->hidden_at(batch.tokens, batch.positions));
+      Tensor loss = at::cross_entropy_loss(logits, batch.targets, {}, at::Reduction::Sum) / targets;
       report.loss += loss.item<double>();
-      right += logits.argmax(-1).eq(wanted).sum().item<int64_t>();
-      if (const Tensor auxiliary = model_->auxiliary_loss(); auxiliary.defined()) {
-        loss = loss + auxiliary * (static_cast<double>((last - first) * length) / static_cast<double>(report.tokens));
-      }
-      if (i + 1 == batches.size() && part + 1 == parts) replicas_.expect_last_backward();
+      right += logits.argmax(-1).eq(batch.targets).sum().item<int64_t>();
+      if (const Tensor auxiliary = model_->auxiliary_loss(); auxiliary.defined())
+        loss = loss + auxiliary * (static_cast<double>(batch.tokens.numel()) / static_cast<double>(report.tokens));
+      if (parts.size() == 1 && &batch == &part.back()) replicas_.expect_last_backward();
       loss.backward();
     }
+    if (parts.size() > 1) gradient_sums_.end_part();
   }
+  gradient_sums_.finish();
   replicas_.add_up_gradients();
   return right;
 }
@@ -145,15 +143,17 @@ StepReport Trainer::step() {
   StepReport report{.step = step + 1,
                     .phase = static_cast<int64_t>(position_.index),
                     .rate = phase().schedule().rate(step - position_.first)};
-  const std::vector<BatchTensors> batches = own_batches(report);
+  const std::vector<Part> parts = own_parts(report);
   int64_t targets = 0;
-  for (const BatchTensors& batch : batches) targets += batch.targets.size(0);
+  for (const Part& part : parts) {
+    for (const BatchTensors& batch : part) targets += batch.targets.size(0);
+  }
   targets = std::max<int64_t>(1, replicas_.total(targets));
 
   model_->train();
   model_->begin_step(step, options.seed);
   optimizer_.zero_gradients();
-  const int64_t right = compute_gradients(batches, targets, report);
+  const int64_t right = compute_gradients(parts, targets, report);
   std::vector<double> sums = {report.loss, static_cast<double>(right)};
   replicas_.add_up(sums);
   report.loss = sums[0];

@@ -1,7 +1,7 @@
 // The training loop. A step is a pure function of the weights, the optimiser's state and (seed, step), so a resumed run
-// takes the same steps, bit for bit, as one that was never interrupted. Several processes can share the rows of each
-// step: the step is the same up to rounding for any number of them, and has the same bits each time with the same
-// number.
+// takes the same steps, bit for bit, as one that was never interrupted. The gradients of a step are sums over the parts
+// of its batch, which several processes can share: the step is the same up to rounding for any number of them, and has
+// the same bits if it has the same parts.
 #pragma once
 
 #include <functional>
@@ -11,6 +11,7 @@
 
 #include "ovq/train/checkpoint.h"
 #include "ovq/train/evaluate.h"
+#include "ovq/train/gradient_sums.h"
 #include "ovq/train/replicas.h"
 #include "ovq/train/run.h"
 
@@ -68,8 +69,9 @@ class Trainer {
   Outcome train_steps();
   void enter_phase();  // that of the next step
   StepReport step();
-  std::vector<BatchTensors> own_batches(StepReport& report);  // this rank's rows of the step
-  int64_t compute_gradients(const std::vector<BatchTensors>& batches, int64_t targets, StepReport& report);
+  using Part = std::vector<BatchTensors>;           // rows of every length
+  std::vector<Part> own_parts(StepReport& report);  // this rank's parts of the step
+  int64_t compute_gradients(const std::vector<Part>& parts, int64_t targets, StepReport& report);
   bool evaluate_now();  // whether the target is reached
   Evaluation evaluate_once(std::optional<double> keep);
   void save();
@@ -81,6 +83,7 @@ class Trainer {
   std::shared_ptr<const tasks::Task> task_;
   std::shared_ptr<models::LanguageModel> model_;
   AdamW optimizer_;
+  GradientSums gradient_sums_;
   std::vector<Phase> phases_;
   PhasePosition position_;                        // the phase of the step that was made last
   std::map<std::string, int64_t> own_centroids_;  // of phases that set none

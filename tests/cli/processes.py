@@ -115,6 +115,10 @@ def test_as_one_process(work):
 def test_accumulated(work):
     one = run(work / "one", "--accumulate", 3)
     near(losses(run(work / "two", "--accumulate", 3, "--processes", 2)), losses(one))
+    # The same parts, added up in the same order.
+    four = run(work / "four", "--accumulate", 4)
+    same_bits(four, run(work / "four-by-two", "--accumulate", 4, "--processes", 2))
+    same_bits(run(work / "pair", "--accumulate", 2), run(work / "pair-by-two", "--accumulate", 2, "--processes", 2))
 
 
 def test_codebooks(work):

@@ -40,7 +40,7 @@ TEST(Mixture, CountsTheQuerySection) {
   }
 }
 
-TEST(Mixture, RanksShareEveryRowOnce) {
+TEST(Mixture, PartsShareEveryRowOnce) {
   const RecallTask task({});
   for (const int64_t tokens : {600, 3000, 8192}) {
     const auto shapes = step_shapes(task, {.lengths = {16, 64, 256, 1024}, .tokens_per_step = tokens});
@@ -50,10 +50,10 @@ TEST(Mixture, RanksShareEveryRowOnce) {
       longest = std::max(longest, row);
       all += shape.rows * row;
     }
-    for (const int64_t ranks : {1, 2, 3, 4, 7, 200}) {
+    for (const int64_t parts : {1, 2, 3, 4, 7, 200}) {
       std::vector<int64_t> next(shapes.size());
-      for (int64_t rank = 0; rank < ranks; ++rank) {
-        const auto ranges = rows_of_rank(task, shapes, rank, ranks);
+      for (int64_t part = 0; part < parts; ++part) {
+        const auto ranges = rows_of_part(task, shapes, part, parts);
         ASSERT_EQ(ranges.size(), shapes.size());
         int64_t own = 0;
         for (size_t i = 0; i < shapes.size(); ++i) {
@@ -61,13 +61,13 @@ TEST(Mixture, RanksShareEveryRowOnce) {
           next[i] += ranges[i].count;
           own += ranges[i].count * task.row_length(shapes[i].length, Split::train);
         }
-        EXPECT_LE(own, all / ranks + longest);  // as even as whole rows allow
+        EXPECT_LE(own, all / parts + longest);  // as even as whole rows allow
       }
       for (size_t i = 0; i < shapes.size(); ++i) EXPECT_EQ(next[i], shapes[i].rows);
     }
   }
-  // One long row for the first rank: the second gets the odd short one.
-  const auto own = rows_of_rank(task, {{.length = 16, .rows = 3}, {.length = 64, .rows = 1}}, 1, 2);
+  // One long row for the first part: the second gets the odd short one.
+  const auto own = rows_of_part(task, {{.length = 16, .rows = 3}, {.length = 64, .rows = 1}}, 1, 2);
   EXPECT_EQ(own[0].count, 2);
   EXPECT_EQ(own[1].count, 0);
 }
