@@ -17,8 +17,9 @@ struct Target {
   std::function<std::vector<std::string>()> seeds;  // good input, made by the project's own writers
 };
 
-std::vector<Target> file_targets();   // of the libraries without torch
-std::vector<Target> torch_targets();  // of those with it
+std::vector<Target> file_targets();      // of the libraries without torch
+std::vector<Target> torch_targets();     // of those with it
+std::vector<Target> argument_targets();  // of the program
 
 // The targets of this program.
 std::vector<Target> targets();

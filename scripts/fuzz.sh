@@ -2,7 +2,7 @@
 # Fuzzes every reader of files that needs no torch, in turn, with libFuzzer under AddressSanitizer and
 # UndefinedBehaviorSanitizer. Inputs that reach new code are kept in runs/fuzz/<target>, from one call to the next;
 # those that break something in runs/fuzz/found/<target>. Prints executions, coverage and faults for each target.
-# With --torch also the readers that need it; torch itself is not instrumented.
+# With --torch also the readers that need it, and the program's arguments; torch itself is not instrumented.
 # Needs clang (Debian: clang libclang-rt-14-dev), which setup.sh does not install.
 # Usage: scripts/fuzz.sh [--seconds S] [--targets "state config"] [--torch]
 set -euo pipefail
@@ -18,7 +18,7 @@ while (($#)); do
   shift
 done
 command -v clang++ >/dev/null || { echo "fuzz.sh: there is no clang++ (Debian: clang libclang-rt-14-dev)" >&2; exit 1; }
-cmake --preset fuzz -D OVQ_BUILD_TORCH=$torch --log-level=WARNING >/dev/null
+cmake --preset fuzz -D OVQ_BUILD_TORCH=$torch -D OVQ_BUILD_CLI=$torch --log-level=WARNING >/dev/null
 cmake --build --preset fuzz --target fuzz_readers fuzz_replay
 build=build/fuzz
 [[ -n $targets ]] || targets=$($build/fuzz_replay --list)
