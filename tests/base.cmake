@@ -9,6 +9,7 @@ add_executable(base_test
   base/table_test.cpp
   base/files/crash_test.cpp
   base/files/durable_test.cpp
+  base/files/fault_test.cpp
   base/files/numbered_directories_test.cpp
   base/files/safetensors_test.cpp
   base/files/safetensors_hostile_test.cpp

@@ -1,9 +1,10 @@
 #include "ovq/base/json_lines.h"
 
 #include <algorithm>
+#include <cerrno>
 #include <fstream>
 #include <sstream>
-#include <stdexcept>
+#include <system_error>
 
 namespace ovq {
 
@@ -35,7 +36,7 @@ std::vector<json> read_json_lines(const std::filesystem::path& file) {
 void append_json_line(const std::filesystem::path& file, const json& object) {
   std::ofstream out(file, std::ios::app);
   out << object.dump() << "\n" << std::flush;
-  if (!out) throw std::runtime_error("cannot write " + file.string());
+  if (!out) throw std::system_error(errno, std::generic_category(), "cannot write " + file.string());
 }
 
 }  // namespace ovq

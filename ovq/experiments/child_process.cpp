@@ -78,10 +78,7 @@ ChildProcess::~ChildProcess() {
 std::optional<int> ChildProcess::wait(int flags) {
   if (status_) return status_;
   int status = 0;
-  pid_t ended = 0;
-  do {
-    ended = waitpid(id_, &status, flags);
-  } while (ended < 0 && errno == EINTR);
+  const pid_t ended = files::uninterrupted([&] { return ::waitpid(id_, &status, flags); });
   if (ended == 0) return std::nullopt;
   constexpr int kSignalled = 128;
   status_ = ended < 0 ? kCannotStart : WIFSIGNALED(status) ? kSignalled + WTERMSIG(status) : WEXITSTATUS(status);

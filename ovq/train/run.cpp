@@ -80,10 +80,11 @@ models::ModelConfig Run::config(const Warn& warn) const {
 
 files::Descriptor Run::lock(std::chrono::milliseconds patience) const {
   constexpr auto kBetweenTries = std::chrono::milliseconds(50);
-  files::Descriptor file(::open((path_ / kRunFile).c_str(), O_RDONLY | O_CLOEXEC));
+  files::Descriptor file = files::open_file(path_ / kRunFile, O_RDONLY);
   if (!file) files::fail_errno("run", "open", path_ / kRunFile);
   const auto end = std::chrono::steady_clock::now() + patience;
-  while (flock(file.number(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
+  const auto take = [&] { return ::flock(file.number(), LOCK_EX | LOCK_NB); };
+  while (files::uninterrupted(take) != 0 && errno == EWOULDBLOCK) {
     if (std::chrono::steady_clock::now() >= end)
       throw std::runtime_error(path_.string() + " is being trained by another process");
     std::this_thread::sleep_for(kBetweenTries);

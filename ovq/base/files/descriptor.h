@@ -1,6 +1,7 @@
 // A file descriptor that closes itself, and errors of system calls.
 #pragma once
 
+#include <cerrno>
 #include <filesystem>
 #include <string>
 #include <utility>
@@ -24,6 +25,17 @@ class Descriptor {
  private:
   int number_ = -1;
 };
+
+// Makes a system call again for as long as a signal interrupts it.
+template <class Call>
+auto uninterrupted(const Call& call) {
+  auto result = call();
+  while (result == -1 && errno == EINTR) result = call();
+  return result;
+}
+
+// open(2), interrupted by no signal; empty, with errno, if it fails.
+Descriptor open_file(const std::filesystem::path& path, int flags, unsigned mode = 0666);
 
 // Throws std::system_error (a std::runtime_error): "[op] cannot <what> <path>: <strerror of errno>".
 [[noreturn]] void fail_errno(const std::string& op, const std::string& what, const std::filesystem::path& path);

@@ -69,10 +69,10 @@ fs::path checked_target(const char* op, const fs::path& path) {
 fs::path parent_of(const fs::path& path) { return path.has_parent_path() ? path.parent_path() : fs::path("."); }
 
 void sync_path(const char* op, const fs::path& path) {
-  const Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW));
+  const Descriptor file = open_file(path, O_RDONLY | O_NOFOLLOW);
   if (!file) fail_errno(op, "open", path);
   // EINVAL: the file system has no fsync for this kind of file.
-  if (::fsync(file.number()) != 0 && errno != EINVAL) fail_errno(op, "fsync", path);
+  if (uninterrupted([&] { return ::fsync(file.number()); }) != 0 && errno != EINVAL) fail_errno(op, "fsync", path);
 }
 
 // Everything below `directory`, then itself.
@@ -103,7 +103,7 @@ void rename_new(const char* op, const fs::path& from, const fs::path& to) {
 enum class Lock { taken, held_by_another, unsupported };
 
 Lock lock(const Descriptor& file) {
-  if (::flock(file.number(), LOCK_EX | LOCK_NB) == 0) return Lock::taken;
+  if (uninterrupted([&] { return ::flock(file.number(), LOCK_EX | LOCK_NB); }) == 0) return Lock::taken;
   return errno == EWOULDBLOCK ? Lock::held_by_another : Lock::unsupported;
 }
 
@@ -120,7 +120,7 @@ class Aside {
         fail_errno(op, "create", path_);
       }
       const int flags = kind == Kind::directory ? O_RDONLY | O_DIRECTORY : O_WRONLY | O_CREAT | O_EXCL;
-      file_ = Descriptor(::open(path_.c_str(), flags | O_CLOEXEC, 0666));
+      file_ = open_file(path_, flags);
       if (!file_ && (errno == EEXIST || (errno == ENOENT && kind == Kind::directory))) continue;
       if (!file_) fail_errno(op, "create", path_);
       // Between creation and lock it looked stale: whoever cleans up may have taken it.
@@ -159,7 +159,7 @@ Descriptor lock_stale(const fs::path& path) {
   if (!leftover) return {};
   const fs::file_type type = fs::symlink_status(path).type();
   if (type != fs::file_type::regular && type != fs::file_type::directory) return {};
-  Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
+  Descriptor file = open_file(path, O_RDONLY | O_NOFOLLOW | O_NONBLOCK);
   return file && lock(file) == Lock::taken ? std::move(file) : Descriptor();
 }
 
@@ -205,8 +205,7 @@ class FileStream : public std::streambuf {
 
 void OutputFile::write(std::span<const std::byte> bytes) {
   while (!bytes.empty()) {
-    const ssize_t written = ::write(file_.number(), bytes.data(), bytes.size());
-    if (written < 0 && errno == EINTR) continue;
+    const ssize_t written = uninterrupted([&] { return ::write(file_.number(), bytes.data(), bytes.size()); });
     if (written < 0) fail_errno("OutputFile", "write", path_);
     bytes = bytes.subspan(static_cast<size_t>(written));
   }
@@ -214,8 +213,8 @@ void OutputFile::write(std::span<const std::byte> bytes) {
 
 void OutputFile::write_at(uint64_t offset, std::span<const std::byte> bytes) {
   while (!bytes.empty()) {
-    const ssize_t written = ::pwrite(file_.number(), bytes.data(), bytes.size(), static_cast<off_t>(offset));
-    if (written < 0 && errno == EINTR) continue;
+    const ssize_t written =
+        uninterrupted([&] { return ::pwrite(file_.number(), bytes.data(), bytes.size(), static_cast<off_t>(offset)); });
     if (written < 0) fail_errno("OutputFile", "write", path_);
     bytes = bytes.subspan(static_cast<size_t>(written));
     offset += static_cast<uint64_t>(written);
@@ -223,7 +222,7 @@ void OutputFile::write_at(uint64_t offset, std::span<const std::byte> bytes) {
 }
 
 void OutputFile::sync() {
-  if (::fsync(file_.number()) != 0) fail_errno("OutputFile", "fsync", path_);
+  if (uninterrupted([&] { return ::fsync(file_.number()); }) != 0) fail_errno("OutputFile", "fsync", path_);
 }
 
 void write_file_durably(const fs::path& path, std::string_view content) {
@@ -249,7 +248,7 @@ fs::path detail::replace_in_two_steps(const fs::path& aside, const fs::path& tar
   constexpr const char* kOp = "write_directory_durably";
   const fs::path old = aside_name(target, kOld);
   // Locked: nobody takes the old one for stale before the new one is in its place.
-  const Descriptor old_lock(::open(target.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  const Descriptor old_lock = open_file(target, O_RDONLY | O_DIRECTORY);
   if (!old_lock) fail_errno(kOp, "open", target);
   lock(old_lock);
   rename_new(kOp, target, old);

@@ -13,7 +13,7 @@ namespace ovq::files {
 
 MappedFile::MappedFile(const std::filesystem::path& path) {
   // O_NONBLOCK: opening a pipe must not wait for its writer.
-  const Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  const Descriptor file = open_file(path, O_RDONLY | O_NONBLOCK);
   if (!file) fail_errno("MappedFile", "open", path);
   struct stat status;
   if (::fstat(file.number(), &status) != 0) fail_errno("MappedFile", "inspect", path);

@@ -17,78 +17,24 @@
 #include "ovq/base/files/numbered_directories.h"
 #include "ovq/base/files/safetensors.h"
 #include "tests/base/files/fixtures.h"
+#include "tests/base/files/writers.h"
 
 namespace ovq::files::test {
 namespace {
 
 namespace fs = std::filesystem;
 
-// A file whose every part tells its generation.
-void save_generation(const fs::path& path, int generation, size_t bytes) {
-  const std::string data(bytes, static_cast<char>(generation));
-  const FileTensor tensors[] = {
-      {.name = "w", .dtype = Dtype::u8, .shape = {static_cast<int64_t>(bytes)}, .bytes = bytes_of(data)}};
-  save_safetensors(path, tensors, {.metadata = {{"generation", std::to_string(generation)}}});
-}
-
-int load_generation(const fs::path& path) {
-  const Safetensors file(path);
-  EXPECT_EQ(file.verify(), Integrity::verified);
-  const int generation = std::stoi(file.metadata().at("generation"));
-  for (const std::byte byte : file.find("w")->bytes) EXPECT_EQ(byte, static_cast<std::byte>(generation));
-  return generation;
-}
-
-void replace_directory(const fs::path& path, int generation, size_t bytes) {
-  const auto fill = [&](const fs::path& aside) {
-    save_generation(aside / "model", generation, bytes);
-    save_generation(aside / "optimizer", generation, bytes);
-  };
-  write_directory_durably(path, fill, IfExists::replace);
-}
-
-int directory_generation(const fs::path& path) {
-  const int generation = load_generation(path / "model");
-  EXPECT_EQ(load_generation(path / "optimizer"), generation);
-  EXPECT_EQ(std::distance(fs::directory_iterator(path), fs::directory_iterator()), 2);
-  return generation;
-}
-
-struct Target {
-  const char* name;
-  std::function<void(const fs::path&, int generation, size_t bytes)> write;
-  std::function<int(const fs::path&)> read;
-};
-
-const std::vector<Target>& targets() {
-  static const std::vector<Target> all{{"file", save_generation, load_generation},
-                                       {"directory", replace_directory, directory_generation}};
-  return all;
-}
-
-// The child's id. `work` runs in it without gtest, and does not return from it.
-pid_t fork_child(const std::function<void()>& work) {
-  const pid_t child = ::fork();
-  if (child != 0) return child;
-  try {
-    work();
-  } catch (...) {
-    ::_exit(1);
-  }
-  ::_exit(0);
-}
-
 // Moments are random within two rewrites, however slow the disk; before every second kill one rewrite is waited for.
 TEST(Crash, RandomKillsLeaveTheTargetWhole) {
   constexpr int kKills = 60;
   constexpr size_t kBytes = 200'000;
   std::mt19937 random(1);
-  for (const Target& target : targets()) {
-    SCOPED_TRACE(target.name);
+  for (const Writer& writer : writers()) {
+    SCOPED_TRACE(writer.name);
     const TemporaryDirectory directory;
     const fs::path path = directory.path() / "target";
     const auto start = std::chrono::steady_clock::now();
-    target.write(path, 0, kBytes);
+    writer.write(path, 0, kBytes);
     const std::chrono::duration<double> rewrite = std::chrono::steady_clock::now() - start;
     std::uniform_real_distribution<double> moment(0, 2 * rewrite.count());
     int generation = 0;
@@ -99,7 +45,7 @@ TEST(Crash, RandomKillsLeaveTheTargetWhole) {
       Descriptor to_parent(ends[1]);
       const pid_t child = fork_child([&] {
         for (int next = generation + 1;; ++next) {
-          target.write(path, next, kBytes);
+          writer.write(path, next, kBytes);
           if (::write(to_parent.number(), "x", 1) != 1) return;
         }
       });
@@ -115,7 +61,7 @@ TEST(Crash, RandomKillsLeaveTheTargetWhole) {
       int status;
       ASSERT_EQ(::waitpid(child, &status, 0), child);
       ASSERT_TRUE(WIFSIGNALED(status)) << "the writer failed";
-      const int now = target.read(path);
+      const int now = writer.read(path);
       ASSERT_GE(now, generation + (wait ? 1 : 0));
       generation = now;
       if (kill % 8 == 0) {
@@ -164,20 +110,20 @@ int kill_everywhere(const std::function<void()>& work, const std::function<void(
 }
 
 TEST(Crash, AKillAtAnySystemCallLeavesTheTargetWhole) {
-  for (const Target& target : targets()) {
-    SCOPED_TRACE(target.name);
+  for (const Writer& writer : writers()) {
+    SCOPED_TRACE(writer.name);
     const TemporaryDirectory directory;
     const fs::path path = directory.path() / "target";
-    target.write(path, 1, 100);
+    writer.write(path, 1, 100);
     bool old_seen = false, new_seen = false;
-    const int kills = kill_everywhere([&] { target.write(path, 2, 100); },
+    const int kills = kill_everywhere([&] { writer.write(path, 2, 100); },
                                       [&] {
-                                        const int generation = target.read(path);
+                                        const int generation = writer.read(path);
                                         (generation == 1 ? old_seen : new_seen) = true;
                                         remove_stale_parts(directory.path());
                                         EXPECT_EQ(directory.names(), std::vector<std::string>{"target"});
-                                        EXPECT_EQ(target.read(path), generation);
-                                        if (generation != 1) target.write(path, 1, 100);
+                                        EXPECT_EQ(writer.read(path), generation);
+                                        if (generation != 1) writer.write(path, 1, 100);
                                       });
     if (kills == 0) GTEST_SKIP() << "processes cannot be traced here";
     EXPECT_TRUE(old_seen && new_seen);

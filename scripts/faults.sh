@@ -1,0 +1,63 @@
+#!/usr/bin/env bash
+# Lets system calls of a training run fail (no space, an error of the device, a signal), one random call at a time, and
+# goes on with the run each time. It must say what is wrong in one line and lose nothing: its final checkpoint must be
+# that of a run without faults, byte for byte. Needs strace (Debian: strace), which setup.sh does not install.
+#   scripts/faults.sh [--faults N] [--steps N] [--ovq PROGRAM]
+set -euo pipefail
+cd "$(dirname "$0")/.."
+ovq=build/release/ovq faults=200 steps=60
+while (($#)); do
+  case $1 in
+    --ovq) ovq=$2 ;;
+    --faults) faults=$2 ;;
+    --steps) steps=$2 ;;
+    *) echo "faults.sh: unknown option $1" >&2; exit 2 ;;
+  esac
+  shift 2
+done
+command -v strace >/dev/null || { echo "faults.sh: there is no strace (Debian: strace)" >&2; exit 1; }
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+run=$work/run
+options=(--task recall --model sw-ovq --scale tiny --steps "$steps" --tokens-per-step 512 --lengths 16,32
+  --warmup 10 --eval-every 7 --eval-rows 4 --checkpoint-every 3 --seed 5 --threads 1)
+fail() { echo "faults.sh: $*" >&2; cat "$work/err" >&2; exit 1; }
+losses() { grep '"kind":"step"' "$1/metrics.jsonl" | sed 's/"seconds":[^,}]*,//'; }
+compare() {
+  local last file
+  last=$(ls "$work/whole/checkpoints" | tail -1)
+  for file in model.safetensors optimizer.safetensors; do
+    cmp "$work/whole/checkpoints/$last/$file" "$run/checkpoints/$last/$file" || fail "weights differ"
+  done
+  diff <(losses "$work/whole") <(losses "$run") >/dev/null || fail "the losses differ"
+}
+
+"$ovq" train "${options[@]}" --out "$work/whole" >/dev/null
+calls=(write fsync rename renameat2 mkdir unlinkat rmdir flock)
+most=(400 20 6 3 3 4 2 8)  # calls in a few checkpoints
+errors=(ENOSPC EIO EINTR)
+stopped=0 finished=0
+for ((i = 0; i < faults; ++i)); do
+  which=$((RANDOM % ${#calls[@]}))
+  fault="${calls[which]}:error=${errors[RANDOM % ${#errors[@]}]}:when=$((RANDOM % most[which] + 1))"
+  if [[ -e $run/run.json ]]; then arguments=(--resume "$run" --threads 1); else arguments=("${options[@]}" --out "$run"); fi
+  status=0
+  strace -f -qq -o /dev/null --seccomp-bpf -e trace="${calls[which]}" -e inject="$fault" \
+    "$ovq" train "${arguments[@]}" >/dev/null 2>"$work/err" || status=$?
+  case $status in
+    0)
+      compare
+      rm -rf "$run"
+      finished=$((finished + 1)) ;;
+    1)
+      stopped=$((stopped + 1))
+      [[ $(grep -c '^ovq: ' "$work/err") = $(wc -l <"$work/err") ]] || fail "$fault: more than a line" ;;
+    *) fail "$fault: status $status" ;;
+  esac
+done
+if [[ -e $run/run.json ]]; then
+  "$ovq" train --resume "$run" --threads 1 >/dev/null 2>"$work/err" || fail "cannot go on"
+  compare
+  finished=$((finished + 1))
+fi
+echo "$faults faults: $stopped stopped the run, which said why and could go on; all $finished runs ended with the weights and losses of one without faults"
