@@ -7,6 +7,7 @@
 #include <thread>
 
 #include "ovq/base/error.h"
+#include "ovq/text/model_check.h"
 #include "ovq/text/utf8.h"
 
 namespace ovq::text {
@@ -88,6 +89,8 @@ class SentencePieceTokenizer final : public Tokenizer {
 
   static void load(sentencepiece::SentencePieceProcessor& processor, const std::string& model,
                    const std::string& name) {
+    const std::string wrong = wrong_pieces(model);
+    check_data(wrong.empty(), "tokenizer", name, " is not a SentencePiece model: ", wrong);
     const auto status = processor.LoadFromSerializedProto(model);
     check_data(status.ok() && processor.GetPieceSize() > 0, "tokenizer", name,
                " is not a SentencePiece model: ", status.ok() ? "it has no pieces" : status.message());

@@ -96,5 +96,27 @@ TEST(Tokenizer, BadInput) {
             "[tokenizer] token is -1; the model has " + std::to_string(test::kModelVocab));
 }
 
+// SentencePiece would end the program.
+TEST(Tokenizer, PiecesThatCannotBeAreRefused) {
+  const tasks::test::Folder folder;
+  const std::string model(make_tokenizer(test::train_sentencepiece(folder))->model());
+  const auto refusal = [&](std::string_view more) {
+    const std::string path = folder.write("more.model", model + std::string(more));
+    const std::string error = error_of([&] { make_tokenizer(path); });
+    const std::string start = "[tokenizer] " + path + " is not a SentencePiece model: ";
+    EXPECT_TRUE(error.starts_with(start)) << error;
+    return error.substr(std::min(error.size(), start.size()));
+  };
+  const std::string next = std::to_string(test::kModelVocab);
+  EXPECT_EQ(refusal(std::string_view("\x0a\x00", 2)), "piece " + next + " is empty");
+  EXPECT_EQ(refusal(std::string_view("\x0a\x02\x0a\x00", 4)), "piece " + next + " is empty");
+  EXPECT_EQ(refusal(std::string_view("\x0a\x05\x0a\x03"
+                                     "a\x00z",
+                                     7)),
+            "piece " + next + " has a byte of value 0");
+  EXPECT_EQ(refusal(std::string_view("\x0a\x03\x00\x0a\x6b", 5)), "piece " + next + " is damaged");
+  EXPECT_EQ(refusal("\x0a\x7f"), "its fields are damaged after piece " + next);
+}
+
 }  // namespace
 }  // namespace ovq::text
