@@ -5,6 +5,7 @@ if(TARGET ovq_tasks)
   add_executable(tasks_test
     tasks/choice_test.cpp
     tasks/description_test.cpp
+    tasks/endings_test.cpp
     tasks/icl_test.cpp
     tasks/mixture_test.cpp
     tasks/mqar_test.cpp

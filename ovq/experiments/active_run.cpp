@@ -103,6 +103,17 @@ void ActiveRun::evaluate(size_t index) {
   process_ = std::make_unique<ChildProcess>(command, output(index), log());
 }
 
+void ActiveRun::answer_questions() {
+  started_ = std::chrono::steady_clock::now();
+  answering_ = true;
+  const std::vector<std::string> command{workshop_.program,  "eval",
+                                         planned_.directory, "--json",
+                                         "--threads",        "1",
+                                         "--benchmark",      "endings",
+                                         "--questions",      planned_.experiment.corpus->questions_file()};
+  process_ = std::make_unique<ChildProcess>(command, output(planned_.experiment.evaluations.size()), log());
+}
+
 // What two requests both ask for counts once.
 void ActiveRun::read_evaluations(size_t index) {
   std::ifstream in(output(index));
@@ -127,10 +138,19 @@ bool ActiveRun::advance() {
     return false;
   }
   evaluation_seconds_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - started_).count();
-  read_evaluations(evaluation_);
-  if (evaluation_ + 1 < planned_.experiment.evaluations.size()) {
-    evaluate(evaluation_ + 1);
-    return false;
+  if (answering_) {
+    std::ifstream in(output(planned_.experiment.evaluations.size()));
+    choices_ = json::parse(in);
+  } else {
+    read_evaluations(evaluation_);
+    if (evaluation_ + 1 < planned_.experiment.evaluations.size()) {
+      evaluate(evaluation_ + 1);
+      return false;
+    }
+    if (planned_.has_questions()) {
+      answer_questions();
+      return false;
+    }
   }
   finish();
   return true;
@@ -151,7 +171,8 @@ void ActiveRun::finish() {
                           .evaluation_seconds = evaluation_seconds_,
                           .metric = tasks::metric_name(run.description().metric),
                           .codebooks = codebook_curve(run.metrics()),
-                          .evaluations = evaluations_};
+                          .evaluations = evaluations_,
+                          .choices = choices_};
   if (planned_.experiment.corpus) result.corpus = planned_.experiment.corpus->described();
   if (made_here()) {
     std::ifstream in(marker());

@@ -42,6 +42,7 @@ class ActiveRun {
   void begin();
   void train();
   void evaluate(size_t index);
+  void answer_questions();
   void read_evaluations(size_t index);
   void finish();
   std::filesystem::path log() const { return planned_.directory.string() + ".log"; }
@@ -54,8 +55,10 @@ class ActiveRun {
   json search_;
   train::RunOptions options_;
   bool training_ = true;
-  size_t evaluation_ = 0;  // the one under way
+  size_t evaluation_ = 0;   // the one under way
+  bool answering_ = false;  // the corpus's questions, after the last evaluation
   std::vector<json> evaluations_;
+  json choices_;
   double evaluation_seconds_ = 0;
   std::chrono::steady_clock::time_point started_;  // the process
   std::unique_ptr<ChildProcess> process_;          // the last member: ends first

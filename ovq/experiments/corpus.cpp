@@ -6,6 +6,7 @@
 
 #include "ovq/base/error.h"
 #include "ovq/base/files/durable.h"
+#include "ovq/tasks/endings.h"
 #include "ovq/text/token_file.h"
 
 namespace ovq::experiments {
@@ -30,8 +31,10 @@ constexpr std::array<Part, 2> kParts = {{{"train", "train"}, {"valid", "test"}}}
 bool Corpus::is_there() const {
   bool all = fs::exists(directory / kTokenizer);
   for (const Part& part : kParts) all = all && fs::exists(part.tokens(directory));
-  return all;
+  return all && (questions == 0 || fs::exists(questions_file()));
 }
+
+fs::path Corpus::questions_file() const { return directory / "endings.jsonl"; }
 
 json Corpus::task_options() const {
   json options = {{"tokenizer", directory / kTokenizer}};
@@ -57,10 +60,16 @@ void Corpus::make(const fs::path& data, const std::function<void(const std::stri
     const auto report = text::write_token_file(file, *made, {(data / part.folder).string()});
     say(fmt::format("{}: {} tokens of {} documents", file.string(), report.tokens, report.documents));
   }
+  if (questions > 0 && !fs::exists(questions_file())) {
+    files::write_file_durably(questions_file(),
+                              tasks::make_endings({(data / kParts[1].folder).string()}, {.questions = questions}));
+    say(fmt::format("{}: {} questions", questions_file().string(), questions));
+  }
 }
 
 json Corpus::described() const {
   json object = {{"made_with", fields_to_json(tokenizer)},
+                 {"questions", questions},
                  {"tokenizer", text::make_tokenizer(directory / kTokenizer)->identity()}};
   for (const Part& part : kParts) {
     const text::TokenFile file(part.tokens(directory));
@@ -73,12 +82,14 @@ Corpus corpus_from_json(const json& object, const FieldPlace& place, const std::
   Corpus corpus{.directory = fs::path("runs") / set / "corpus"};
   FieldReader reader(object, place);
   list_fields(reader, corpus.tokenizer);
+  reader("questions", corpus.questions, "", at_least(0));
   reader.finish();
   return corpus;
 }
 
 Corpus corpus_of_result(const json& described, const json& task_options) {
-  Corpus corpus{.directory = fs::path(task_options.at("tokenizer").get<std::string>()).parent_path()};
+  Corpus corpus{.questions = described.value("questions", int64_t{0}),
+                .directory = fs::path(task_options.at("tokenizer").get<std::string>()).parent_path()};
   FieldReader reader(described.at("made_with"), FieldPlace{.op = "result", .path = "corpus.made_with"});
   list_fields(reader, corpus.tokenizer);
   reader.finish();

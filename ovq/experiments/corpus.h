@@ -1,7 +1,8 @@
 // The text of a set of experiments. The set says how it is cut into tokens ("corpus": {"vocab": 2048, "lines": 200000},
-// the options of `ovq tokenize train`); whoever makes the runs brings a folder with train/ and valid/, whose .txt files
-// are documents. Tokenizer and tokens are made once, in runs/<set>/corpus of the working directory: the paths are among
-// the options of the runs, and so the same everywhere.
+// the options of `ovq tokenize train`) and how many multiple-choice questions are made from valid/ ("questions": 1000,
+// see tasks/endings.h); whoever makes the runs brings a folder with train/ and valid/, whose .txt files are documents.
+// Tokenizer, tokens and questions are made once, in runs/<set>/corpus of the working directory: the paths are among the
+// options of the runs, and so the same everywhere.
 #pragma once
 
 #include <filesystem>
@@ -16,11 +17,13 @@ namespace ovq::experiments {
 
 struct Corpus {
   text::TokenizerTraining tokenizer;
+  int64_t questions = 0;  // that every run answers in the end
   std::filesystem::path directory;
 
   bool is_there() const;
   // train, test and tokenizer of the task `text`
   nlohmann::json task_options() const;
+  std::filesystem::path questions_file() const;
   // Makes what is not there from data/train and data/valid; `say` hears of every file. std::invalid_argument if the
   // folder has no train/ or valid/.
   void make(const std::filesystem::path& data, const std::function<void(const std::string&)>& say) const;

@@ -29,7 +29,8 @@ ExperimentResult result_from_json(const json& object) {
       .evaluation_seconds = object.at("evaluation_seconds"),
       .metric = object.at("metric"),
       .codebooks = object.value("codebooks", std::vector<json>()),
-      .evaluations = object.at("evaluations").get<std::vector<json>>()};
+      .evaluations = object.at("evaluations").get<std::vector<json>>(),
+      .choices = object.value("choices", json())};
 }
 
 std::string question_text(const json& evaluation) {
@@ -64,6 +65,7 @@ json to_json(const ExperimentResult& result) {
   if (!result.codebooks.empty()) object["codebooks"] = result.codebooks;
   if (!result.search.is_null()) object["search"] = result.search;
   if (!result.corpus.is_null()) object["corpus"] = result.corpus;
+  if (!result.choices.is_null()) object["choices"] = result.choices;
   return object;
 }
 
@@ -99,6 +101,8 @@ bool answers(const ExperimentResult& result, const train::RunOptions& options,
 
 std::vector<std::string> differences(const ExperimentResult& before, const ExperimentResult& now) {
   std::vector<std::string> lines;
+  if (before.choices != now.choices)
+    lines.push_back("choices were " + before.choices.dump() + ", are " + now.choices.dump());
   for (const json& old : before.evaluations) {
     const auto same = std::find_if(now.evaluations.begin(), now.evaluations.end(),
                                    [&](const json& evaluation) { return train::same_question(old, evaluation); });

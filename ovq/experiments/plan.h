@@ -29,6 +29,7 @@ struct PlannedRun {
   std::filesystem::path directory;      // of the run
   std::filesystem::path result;         // the file
 
+  bool has_questions() const { return !tuning && experiment.corpus && experiment.corpus->questions > 0; }
   bool has_rate() const { return !experiment.search || learning_rate.has_value(); }
   train::RunOptions options() const {
     return tuning ? experiment.search_options(seed, *learning_rate) : experiment.run_options(seed, learning_rate);

@@ -16,6 +16,7 @@ namespace {
 using experiments::ExperimentResult;
 
 constexpr const char* kOverall = "model";  // of inspect: all layers
+constexpr std::string_view kChoices = "choices.";
 
 std::optional<double> number(const json& object, const char* name) {
   const auto at = object.find(name);
@@ -52,7 +53,9 @@ class RunValues {
 
   void add(const ExperimentResult& run) {
     own_.clear();
-    if (x_ == Variable::step) {
+    if (quantity_.of.starts_with(kChoices)) {
+      if (const auto value = number(run.choices, quantity_.of.c_str() + kChoices.size())) own_[0] = *value;
+    } else if (x_ == Variable::step) {
       for (const json& line : run.codebooks) put(line.at("step"), line);
     } else {
       for (const json& evaluation : run.evaluations) add(evaluation);

@@ -143,6 +143,19 @@ Question winogrande(const Line& line) {
   return question;
 }
 
+Question endings(const Line& line) {
+  const std::string context = line.filled_text("context");
+  Question question;
+  const json& texts = line.list("endings");
+  for (const json& ending : texts) {
+    const std::string text(strip(line.text("endings", ending)));
+    if (text.empty()) line.bad("endings has an empty one");
+    question.choices.push_back({context, " " + text});
+  }
+  question.answer = line.index("label", line.at("label"), 0, static_cast<int64_t>(texts.size()));
+  return question;
+}
+
 // As published by its authors (question.stem, question.choices), or with lists beside the question (choices.text,
 // choices.label).
 Question arc(const Line& line) {
@@ -191,7 +204,7 @@ std::vector<std::string> piqa_labels(const std::string& path) {
   return split_lines(text::read_text_file("choice", labels.string()));
 }
 
-constexpr const char* kNames[] = {"piqa", "hellaswag", "winogrande", "arc"};
+constexpr const char* kNames[] = {"piqa", "hellaswag", "winogrande", "arc", "endings"};
 
 }  // namespace
 
@@ -228,6 +241,9 @@ std::vector<Question> read_questions(Benchmark benchmark, const std::string& pat
         break;
       case Benchmark::arc:
         questions.push_back(arc(line));
+        break;
+      case Benchmark::endings:
+        questions.push_back(endings(line));
         break;
     }
   }

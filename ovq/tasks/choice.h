@@ -7,6 +7,7 @@
 //   HellaSwag   {activity_label}: {ctx_a} {ctx_b, capitalised}       + " {ending}" ...; [..] and double spaces removed
 //   WinoGrande  {sentence up to the blank}{option1}, ..{option2}     + " {sentence after it}": what follows is scored,
 //   not the option
+//   endings     {context}                                            + " {ending}" ...; made by endings.h
 #pragma once
 
 #include <cstdint>
@@ -17,7 +18,7 @@
 
 namespace ovq::tasks {
 
-enum class Benchmark { piqa, hellaswag, winogrande, arc };  // arc: easy and challenge
+enum class Benchmark { piqa, hellaswag, winogrande, arc, endings };  // arc: easy and challenge
 
 Benchmark benchmark_from_name(const std::string& name);  // errors name the closest
 std::vector<std::string> benchmark_names();

@@ -111,7 +111,7 @@ for part in train/one train/two valid/three; do
   }' >"books/$part.txt"
 done
 cat >experiments/books.json <<'SET'
-{"corpus": {"vocab": 300}, "groups": [{
+{"corpus": {"vocab": 300, "questions": 20}, "groups": [{
   "name": "text", "seeds": [3],
   "options": {"task": "text", "scale": "tiny", "steps": 6, "tokens_per_step": 256, "lengths": [32], "warmup": 2,
               "eval_every": 0, "eval_rows": 2, "task_options": {"min_document": 0, "bin": 16}},
@@ -126,6 +126,7 @@ expect 0 '| sw-ovq | ' "$ovq" reproduce books --data books --jobs 2
 grep -q '"steps": 3' results/books/text/search/sw-ovq-rate-0.002-0.json || failed 'the search has not its own steps'
 grep -q '"steps": 6' results/books/text/sw-ovq-3.json || failed 'the run has not its own steps'
 grep -q '"groups"' results/books/text/sw-ovq-3.json || failed 'the loss is not there by position'
+grep -q '"accuracy_normalized"' results/books/text/sw-ovq-3.json || failed 'the questions were not answered'
 expect 0 'every number equal' "$ovq" reproduce --from results/books/text/sw-ovq-3.json
 rm -r runs/books
 expect 2 'name a folder with train/ and valid/ by --data' "$ovq" reproduce --from results/books/text/sw-ovq-3.json
