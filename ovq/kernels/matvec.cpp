@@ -1,6 +1,8 @@
 #include "ovq/kernels/matvec.h"
 
 #include <algorithm>
+#include <iterator>
+#include <vector>
 
 #include "ovq/base/error.h"
 #include "ovq/kernels/parallel.h"
@@ -10,9 +12,10 @@ namespace ovq::kernels {
 namespace {
 
 constexpr const char* kMatvec = "matvec";
-// Of weights that a thread takes at a time, at most. Where a block begins, the memory's stream has to start anew: two
-// threads of a machine that reads 62 GB/s read 42 in blocks of 128 kB, 52 in blocks of 512 kB, 50 to 55 in halves.
-constexpr int64_t kBlockBytes = 1 << 20;
+// Where a thread begins to read elsewhere, the memory's stream has to start anew: two threads of a machine that reads
+// 62 GB/s read 42 in blocks of 128 kB, 52 in blocks of 512 kB, 50 to 55 in halves. So blocks are large first, and small
+// in the end, where threads wait for the last of them.
+constexpr int64_t kLeastBytes = 1 << 17;    // of weights in a block
 constexpr int64_t kWorthThreads = 1 << 16;  // multiply-adds
 
 struct MatvecPlace {
@@ -26,22 +29,25 @@ int64_t outputs_of(std::span<const StoredMatrix> weights) {
   return outputs;
 }
 
-// Outputs of a block. The result does not depend on it: each is a sum of its own.
-int64_t block_outputs(const MatvecInputs& in, int threads) {
+// What threads take one after the other, at most `most` outputs at a time. The result does not depend on it: each
+// output is a sum of its own.
+std::vector<MatvecPlace> blocks_of(const MatvecInputs& in, std::span<const StoredMatrix> weights, int threads,
+                                   int64_t most) {
   const bool narrow = in.weights.front().narrow != nullptr;
   const int64_t bytes = in.depth * static_cast<int64_t>(narrow ? sizeof(Bfloat16) : sizeof(float));
-  const int64_t fair = outputs_of(in.weights) / threads;
-  return std::max<int64_t>(1, std::min(kBlockBytes / std::max<int64_t>(1, bytes), fair));
-}
-
-int64_t block_count(const StoredMatrix& weight, int64_t step) { return (weight.outputs + step - 1) / step; }
-
-// The block with that index, of all weights one after the other.
-MatvecPlace place_of(std::span<const StoredMatrix> weights, int64_t step, int64_t index) {
-  size_t weight = 0;
-  for (; index >= block_count(weights[weight], step); ++weight) index -= block_count(weights[weight], step);
-  const int64_t first = index * step;
-  return {weight, first, std::min(step, weights[weight].outputs - first)};
+  const int64_t least = std::max<int64_t>(1, kLeastBytes / std::max<int64_t>(1, bytes));
+  std::vector<MatvecPlace> blocks;
+  int64_t left = outputs_of(weights);
+  for (size_t weight = 0; weight < weights.size(); ++weight) {
+    for (int64_t first = 0; first < weights[weight].outputs;) {
+      const int64_t fair = threads == 1 ? left : left / (2 * threads);
+      const int64_t count = std::min({std::max(least, fair), most, weights[weight].outputs - first});
+      blocks.push_back({weight, first, count});
+      first += count;
+      left -= count;
+    }
+  }
+  return blocks;
 }
 
 detail::MatvecBlock block_of(const MatvecInputs& in, size_t weight, int64_t first, int64_t count) {
@@ -77,12 +83,10 @@ int64_t first_column(const MatvecInputs& in, size_t weight) {
 }
 
 void stacked_matvec(const MatvecInputs& in, int threads, float* y, int64_t y_stride) {
-  const int64_t step = block_outputs(in, threads);
-  int64_t blocks = 0;
-  for (const StoredMatrix& weight : in.weights) blocks += block_count(weight, step);
+  const std::vector<MatvecPlace> blocks = blocks_of(in, in.weights, threads, outputs_of(in.weights));
   const auto& kernels = detail::row_kernels();
-  parallel_for(blocks, threads, [&](int64_t index, int) {
-    const MatvecPlace place = place_of(in.weights, step, index);
+  parallel_for(std::ssize(blocks), threads, [&](int64_t index, int) {
+    const MatvecPlace& place = blocks[static_cast<size_t>(index)];
     detail::MatvecBlock block = block_of(in, place.weight, place.first, place.count);
     const int64_t column = first_column(in, place.weight) + place.first;
     if (in.add != nullptr) {
@@ -97,11 +101,10 @@ void stacked_matvec(const MatvecInputs& in, int threads, float* y, int64_t y_str
 constexpr int64_t kGatedOutputs = 256;
 
 void gated_matvec(const MatvecInputs& in, int threads, float* y, int64_t y_stride) {
-  const int64_t outputs = in.weights[0].outputs;
-  const int64_t step = std::min(kGatedOutputs, block_outputs(in, threads));
+  const std::vector<MatvecPlace> blocks = blocks_of(in, in.weights.first(1), threads, kGatedOutputs);
   const auto& kernels = detail::row_kernels();
-  parallel_for((outputs + step - 1) / step, threads, [&](int64_t index, int) {
-    const int64_t first = index * step, count = std::min(step, outputs - first);
+  parallel_for(std::ssize(blocks), threads, [&](int64_t index, int) {
+    const int64_t first = blocks[static_cast<size_t>(index)].first, count = blocks[static_cast<size_t>(index)].count;
     for (int64_t row = 0; row < in.rows; row += kFewRowsAtMost) {
       const int64_t rows = std::min(kFewRowsAtMost, in.rows - row);
       float sums[kFewRowsAtMost * 2 * kGatedOutputs], gated[kFewRowsAtMost * kGatedOutputs];

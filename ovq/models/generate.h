@@ -11,7 +11,7 @@ namespace ovq::models {
 struct GenerateOptions {
   int64_t tokens = 64;
   SamplingOptions sampling;
-  int64_t piece = 512;
+  int64_t piece = 1024;
 };
 
 template <class Fields>
