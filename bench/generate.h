@@ -18,7 +18,7 @@ struct GenerateBenchOptions {
   std::string model = "paper/text-sw-ovq";  // a preset
   int64_t context = 4096;                   // tokens of the prompt
   int64_t tokens = 24;                      // that follow, each timed
-  int64_t piece = 1024;                      // tokens of the prompt read at a time
+  int64_t piece = 1024;                     // tokens of the prompt read at a time
   int rounds = 2;                           // of prompt and tokens
   bool composed = true;                     // also composed of torch calls
 };

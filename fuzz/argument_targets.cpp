@@ -32,7 +32,9 @@ void read_arguments(std::string_view bytes) {
   } catch (const CLI::Success&) {
     (void)program->help();
   } catch (const CLI::ParseError& error) {
-    if (cli::what_is_wrong(*program, error).empty()) throw std::logic_error("refused without a word");
+    const std::string wrong = cli::what_is_wrong(*program, error);
+    if (wrong.empty()) throw std::logic_error("refused without a word");
+    throw std::runtime_error(wrong);
   }
 }
 
@@ -45,10 +47,9 @@ std::vector<std::string> argument_seeds() {
           "generate\nmodel\n--prompt\nOnce\n--temperature\n0.8\n--top-k\n40\n--stop\nend\n--json",
           "reproduce\nrecall\n--only\nsmall/sw-ovq\n--jobs\n1",
           "tasks\nrecall\n--length\n64\n--test",
-          "inspect\ntiny/sw-ovq\n--lengths\n1024",
-          "tokenize\ntrain\nbooks\n--size\n1000\n--out\nt.model",
-          "completion\nbash",
-          "trian"};
+          "inspect\ntiny/sw-ovq\n--context\n1024",
+          "tokenize\ntrain\nbooks\n--vocab\n1000\n--out\nt.model",
+          "completion\nbash"};
 }
 
 }  // namespace

@@ -51,7 +51,7 @@ for ((i = 0; i < faults; ++i)); do
       finished=$((finished + 1)) ;;
     1)
       stopped=$((stopped + 1))
-      [[ $(grep -c '^ovq: ' "$work/err") = $(wc -l <"$work/err") ]] || fail "$fault: more than a line" ;;
+      [[ $(grep -c '^ovq: ' "$work/err") = 1 && $(wc -l <"$work/err") = 1 ]] || fail "$fault: not one line" ;;
     *) fail "$fault: status $status" ;;
   esac
 done

@@ -34,7 +34,7 @@ bool Corpus::is_there() const {
   return all && (questions == 0 || fs::exists(questions_file()));
 }
 
-fs::path Corpus::questions_file() const { return directory / "endings.jsonl"; }
+fs::path Corpus::questions_file() const { return directory / fmt::format("endings-{}.jsonl", questions); }
 
 json Corpus::task_options() const {
   json options = {{"tokenizer", directory / kTokenizer}};
@@ -69,7 +69,6 @@ void Corpus::make(const fs::path& data, const std::function<void(const std::stri
 
 json Corpus::described() const {
   json object = {{"made_with", fields_to_json(tokenizer)},
-                 {"questions", questions},
                  {"tokenizer", text::make_tokenizer(directory / kTokenizer)->identity()}};
   for (const Part& part : kParts) {
     const text::TokenFile file(part.tokens(directory));
@@ -88,8 +87,7 @@ Corpus corpus_from_json(const json& object, const FieldPlace& place, const std::
 }
 
 Corpus corpus_of_result(const json& described, const json& task_options) {
-  Corpus corpus{.questions = described.value("questions", int64_t{0}),
-                .directory = fs::path(task_options.at("tokenizer").get<std::string>()).parent_path()};
+  Corpus corpus{.directory = fs::path(task_options.at("tokenizer").get<std::string>()).parent_path()};
   FieldReader reader(described.at("made_with"), FieldPlace{.op = "result", .path = "corpus.made_with"});
   list_fields(reader, corpus.tokenizer);
   reader.finish();

@@ -32,7 +32,7 @@ struct Corpus {
 };
 
 Corpus corpus_from_json(const nlohmann::json& object, const FieldPlace& place, const std::string& set);
-// From what `described` said of it.
+// From what `described` said of it; without questions.
 Corpus corpus_of_result(const nlohmann::json& described, const nlohmann::json& task_options);
 
 }  // namespace ovq::experiments

@@ -30,6 +30,7 @@ struct ExperimentResult {
   json choices;                   // what it answered to the corpus's questions, as `ovq eval --benchmark`; null: none
 
   std::string id() const { return group + "/" + name; }
+  int64_t answered() const { return choices.is_null() ? 0 : choices.value("questions", int64_t{0}); }
 };
 
 json to_json(const ExperimentResult& result);

@@ -73,7 +73,7 @@ std::optional<ExperimentResult> PlannedRun::finished() const {
   const bool any_rate = !has_rate() && contains(experiment.search->learning_rates, found.options.learning_rate);
   const train::RunOptions wanted = any_rate ? experiment.run_options(seed, found.options.learning_rate) : options();
   if (!answers(found, wanted, experiment.evaluations)) return std::nullopt;
-  if (has_questions() && found.choices.is_null()) return std::nullopt;
+  if (has_questions() && found.answered() != experiment.corpus->questions) return std::nullopt;
   return found;
 }
 

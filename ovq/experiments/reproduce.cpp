@@ -208,7 +208,10 @@ PlannedRun planned_again(const ExperimentResult& result, const std::filesystem::
                                 .evaluations = result.requests,
                                 .seeds = {result.options.seed}},
                  .seed = result.options.seed};
-  if (!result.corpus.is_null()) run.experiment.corpus = corpus_of_result(result.corpus, result.options.task_options);
+  if (!result.corpus.is_null()) {
+    run.experiment.corpus = corpus_of_result(result.corpus, result.options.task_options);
+    run.experiment.corpus->questions = result.answered();
+  }
   run.label = fmt::format("{}-{}", run.experiment.id(), run.seed);
   run.directory = runs / run.label;
   run.result = runs / (run.label + ".json");

@@ -15,7 +15,7 @@ constexpr const char* kMatvec = "matvec";
 // Where a thread begins to read elsewhere, the memory's stream has to start anew: two threads of a machine that reads
 // 62 GB/s read 42 in blocks of 128 kB, 52 in blocks of 512 kB, 50 to 55 in halves. So blocks are large first, and small
 // in the end, where threads wait for the last of them.
-constexpr int64_t kLeastBytes = 1 << 17;    // of weights in a block
+constexpr int64_t kLeastBytes = 1 << 17;    // of weights in a block, unless threads would have none
 constexpr int64_t kWorthThreads = 1 << 16;  // multiply-adds
 
 struct MatvecPlace {
@@ -35,9 +35,9 @@ std::vector<MatvecPlace> blocks_of(const MatvecInputs& in, std::span<const Store
                                    int64_t most) {
   const bool narrow = in.weights.front().narrow != nullptr;
   const int64_t bytes = in.depth * static_cast<int64_t>(narrow ? sizeof(Bfloat16) : sizeof(float));
-  const int64_t least = std::max<int64_t>(1, kLeastBytes / std::max<int64_t>(1, bytes));
-  std::vector<MatvecPlace> blocks;
   int64_t left = outputs_of(weights);
+  const int64_t least = std::max<int64_t>(1, std::min(kLeastBytes / std::max<int64_t>(1, bytes), left / (2 * threads)));
+  std::vector<MatvecPlace> blocks;
   for (size_t weight = 0; weight < weights.size(); ++weight) {
     for (int64_t first = 0; first < weights[weight].outputs;) {
       const int64_t fair = threads == 1 ? left : left / (2 * threads);

@@ -15,7 +15,7 @@
 namespace ovq::models {
 
 struct ReadOptions {
-  int64_t piece = 1024;                       // tokens read at a time
+  int64_t piece = 1024;                      // tokens read at a time
   std::function<bool(int64_t tokens)> each;  // may be empty; told after each piece how many are read; false: stop
 };
 

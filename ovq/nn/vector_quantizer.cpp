@@ -122,7 +122,8 @@ std::vector<Tensor> VectorQuantizer::statistics() {
 }
 
 // The codewords are shared out among the forwards, and those of a forward among the ranks: the order in which one rank
-// would see the rows of all.
+// would see the rows of all, if all have as many forwards and one part of the batch. Otherwise it is a start as good as
+// any, except that codewords may be left at random, or near to two keys.
 Tensor VectorQuantizer::start_statistics(int64_t rank, int64_t ranks) {
   const torch::NoGradGuard no_grad;
   start_ = at::zeros_like(codebook).detach();

@@ -1,6 +1,7 @@
 #include "ovq/tasks/endings.h"
 
 #include <algorithm>
+#include <iterator>
 #include <nlohmann/json.hpp>
 #include <string_view>
 
@@ -27,9 +28,12 @@ struct Words {
 
 // Quotation marks and brackets may come behind the stop.
 bool ends_sentence(std::string_view word) {
-  for (const std::string_view mark : {"\"", "'", ")", "_", "\xe2\x80\x99", "\xe2\x80\x9d"}) {
-    if (word.ends_with(mark)) return ends_sentence(word.substr(0, word.size() - mark.size()));
-  }
+  constexpr std::string_view kMarks[] = {"\"", "'", ")", "_", "\xe2\x80\x99", "\xe2\x80\x9d"};
+  const std::string_view* mark = nullptr;
+  do {
+    mark = std::find_if(std::begin(kMarks), std::end(kMarks), [&](auto one) { return word.ends_with(one); });
+    if (mark != std::end(kMarks)) word.remove_suffix(mark->size());
+  } while (mark != std::end(kMarks));
   return word.ends_with('.') || word.ends_with('?') || word.ends_with('!');
 }
 
@@ -47,12 +51,21 @@ void find_words(Words& words, const EndingOptions& options) {
   }
 }
 
-// The right place first, then others.
-std::vector<size_t> draw_places(const Words& words, int64_t choices, Random& random) {
+// The place of the right ending first, then those of others, which are not in the context. The endings differ where the
+// document has so many.
+std::vector<size_t> draw_places(const Words& words, const EndingOptions& options, Random& random) {
+  constexpr int kTries = 1000;
   std::vector<size_t> drawn;
-  while (static_cast<int64_t>(drawn.size()) < choices) {
-    const size_t place = words.places[static_cast<size_t>(random.below(static_cast<int64_t>(words.places.size())))];
-    if (std::find(drawn.begin(), drawn.end(), place) == drawn.end()) drawn.push_back(place);
+  std::vector<std::string> endings;
+  for (int tries = 0; std::ssize(drawn) < options.choices; ++tries) {
+    const size_t place = words.places[static_cast<size_t>(random.below(std::ssize(words.places)))];
+    std::string ending = words.joined(place, static_cast<size_t>(options.ending_words));
+    const bool known = tries < kTries && std::find(endings.begin(), endings.end(), ending) != endings.end();
+    const bool inside = tries < kTries && !drawn.empty() && place < drawn[0] &&
+                        place + static_cast<size_t>(options.context_words) >= drawn[0];
+    if (known || inside) continue;
+    drawn.push_back(place);
+    endings.push_back(std::move(ending));
   }
   return drawn;
 }
@@ -78,7 +91,7 @@ std::string make_endings(const std::vector<std::string>& texts, const EndingOpti
     Random random(hash_numbers({options.seed, static_cast<uint64_t>(question)}));
     const auto drawn = static_cast<size_t>(random.below(static_cast<int64_t>(document_of_place.size())));
     const Words& words = documents[document_of_place[drawn]];
-    const std::vector<size_t> places = draw_places(words, options.choices, random);
+    const std::vector<size_t> places = draw_places(words, options, random);
     const auto context_words = static_cast<size_t>(options.context_words);
     const auto label = static_cast<size_t>(random.below(options.choices));
     nlohmann::json line = {{"context", words.joined(places[0] - context_words, context_words)},

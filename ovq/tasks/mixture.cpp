@@ -1,11 +1,26 @@
 #include "ovq/tasks/mixture.h"
 
 #include <algorithm>
+#include <bit>
 #include <numeric>
 
 #include "ovq/base/error.h"
 
 namespace ovq::tasks {
+namespace {
+
+// 0 ... count - 1 in the order of their bits from the last to the first: 0, 4, 2, 6, 1, 5, 3, 7.
+std::vector<size_t> bit_reversed(size_t count) {
+  std::vector<size_t> order = {0};
+  for (size_t bit = std::bit_ceil(count) / 2; bit > 0; bit /= 2) {
+    const size_t known = order.size();
+    for (size_t i = 0; i < known; ++i) order.push_back(order[i] + bit);
+  }
+  std::erase_if(order, [&](size_t part) { return part >= count; });
+  return order;
+}
+
+}  // namespace
 
 std::vector<int64_t> halved_lengths(int64_t longest, int64_t count) {
   check(count >= 1 && count < 62 && longest >= int64_t{1} << (count - 1), "mixture", "longest is ", longest,
@@ -30,26 +45,32 @@ std::vector<StepShape> step_shapes(const Task& task, const LengthMixture& mixtur
   return shapes;
 }
 
-std::vector<RowRange> rows_of_part(const Task& task, const std::vector<StepShape>& shapes, int64_t part,
-                                   int64_t parts) {
-  check(part >= 0 && part < parts, "mixture", "part is ", part, "; must be within 0 and ", parts - 1);
+std::vector<std::vector<RowRange>> rows_of_parts(const Task& task, const std::vector<StepShape>& shapes,
+                                                 int64_t parts) {
+  check(parts >= 1, "mixture", "parts is ", parts, "; must be at least 1");
+  const auto count = static_cast<size_t>(parts);
   std::vector<size_t> longest_first(shapes.size());
   std::iota(longest_first.begin(), longest_first.end(), size_t{0});
   std::stable_sort(longest_first.begin(), longest_first.end(),
                    [&](size_t a, size_t b) { return shapes[a].length > shapes[b].length; });
-  std::vector<int64_t> tokens(static_cast<size_t>(parts));
-  std::vector<RowRange> ranges(shapes.size());
+  const std::vector<size_t> far_apart = bit_reversed(count);
+  std::vector<int64_t> tokens(count);
+  std::vector<std::vector<RowRange>> ranges(count, std::vector<RowRange>(shapes.size()));
   for (const size_t shape : longest_first) {
-    std::vector<int64_t> counts(tokens.size(), shapes[shape].rows / parts);
-    std::vector<size_t> fewest_first(tokens.size());
-    std::iota(fewest_first.begin(), fewest_first.end(), size_t{0});
+    std::vector<size_t> fewest_first = far_apart;
     std::stable_sort(fewest_first.begin(), fewest_first.end(),
                      [&](size_t a, size_t b) { return tokens[a] < tokens[b]; });
-    for (int64_t left = 0; left < shapes[shape].rows % parts; ++left) ++counts[fewest_first[static_cast<size_t>(left)]];
+    for (size_t i = 0; i < count; ++i) {
+      const bool one_more = static_cast<int64_t>(i) < shapes[shape].rows % parts;
+      ranges[fewest_first[i]][shape].count = shapes[shape].rows / parts + (one_more ? 1 : 0);
+    }
     const int64_t row_length = task.row_length(shapes[shape].length, Split::train);
-    for (size_t i = 0; i < counts.size(); ++i) tokens[i] += counts[i] * row_length;
-    const auto own = counts.begin() + part;
-    ranges[shape] = {.first = std::accumulate(counts.begin(), own, int64_t{0}), .count = *own};
+    int64_t next = 0;
+    for (size_t part = 0; part < count; ++part) {
+      ranges[part][shape].first = next;
+      next += ranges[part][shape].count;
+      tokens[part] += ranges[part][shape].count * row_length;
+    }
   }
   return ranges;
 }

@@ -30,8 +30,9 @@ struct RowRange {
   int64_t first = 0, count = 0;
 };
 
-// Which rows of each shape are in a part of the step. Every length is shared out evenly; the rows that are left over go
-// to the parts with the fewest tokens so far, those of long rows first.
-std::vector<RowRange> rows_of_part(const Task& task, const std::vector<StepShape>& shapes, int64_t part, int64_t parts);
+// Which rows of each shape are in each of the parts of a step: [part][shape]. Every length is shared out evenly; the
+// rows that are left over go to the parts with the fewest tokens so far, those of long rows first, of equals to parts
+// far apart: consecutive parts together have their share, too.
+std::vector<std::vector<RowRange>> rows_of_parts(const Task& task, const std::vector<StepShape>& shapes, int64_t parts);
 
 }  // namespace ovq::tasks

@@ -1,7 +1,7 @@
 #include "ovq/text/model_check.h"
 
 #include <cstdint>
-#include <optional>
+#include <limits>
 
 namespace ovq::text {
 namespace {
@@ -13,14 +13,15 @@ class Message {
 
   bool sound() const { return sound_; }
   uint64_t number() const { return number_; }
-  const std::optional<std::string_view>& bytes() const { return bytes_; }  // of a field that has a length
+  bool has_bytes() const { return has_bytes_; }  // the field has a length
+  std::string_view bytes() const { return bytes_; }
 
   // False at the end, and where the bytes are no message.
   bool next() {
     if (rest_.empty() || !sound_) return false;
     const uint64_t tag = variable();
     number_ = tag >> 3;
-    bytes_.reset();
+    has_bytes_ = (tag & 7) == 2;
     switch (tag & 7) {
       case 0:
         variable();
@@ -37,7 +38,7 @@ class Message {
       default:
         sound_ = false;  // groups, of which a model has none
     }
-    sound_ = sound_ && number_ != 0;
+    sound_ = sound_ && number_ != 0 && tag <= std::numeric_limits<uint32_t>::max();
     return sound_;
   }
 
@@ -62,8 +63,8 @@ class Message {
 
   std::string_view rest_;
   uint64_t number_ = 0;
-  std::optional<std::string_view> bytes_;
-  bool sound_ = true;
+  std::string_view bytes_;
+  bool has_bytes_ = false, sound_ = true;
 };
 
 }  // namespace
@@ -73,11 +74,11 @@ std::string wrong_pieces(std::string_view model) {
   int64_t pieces = 0;
   Message fields(model);
   while (fields.next()) {
-    if (fields.number() != kPieces || !fields.bytes()) continue;
+    if (fields.number() != kPieces || !fields.has_bytes()) continue;
     std::string_view spelling;
-    Message piece(*fields.bytes());
+    Message piece(fields.bytes());
     while (piece.next()) {
-      if (piece.number() == kSpelling && piece.bytes()) spelling = *piece.bytes();
+      if (piece.number() == kSpelling && piece.has_bytes()) spelling = piece.bytes();
     }
     const char* const wrong = !piece.sound()                         ? " is damaged"
                               : spelling.empty()                     ? " is empty"

@@ -1,4 +1,5 @@
-// What SentencePiece itself does not check before it builds on it: a damaged model must be refused, not end the program.
+// What SentencePiece itself does not check before it builds on it: a damaged model must be refused, not end the
+// program.
 #pragma once
 
 #include <string>

@@ -92,23 +92,28 @@ void Trainer::enter_phase() {
     model_->set_centroids(own_centroids_);
 }
 
-// At least one part for each rank; the same number for all.
+// At least one part for each rank, the same number for all; no more than there are rows.
 std::vector<Trainer::Part> Trainer::own_parts(StepReport& report) {
   const auto shapes = tasks::step_shapes(*task_, {phase().lengths, phase().tokens_per_step});
-  for (const auto& [length, rows] : shapes) report.tokens += rows * task_->row_length(length, tasks::Split::train);
-  const int64_t ranks = replicas_.ranks(), parts_of_rank = (run_.options().accumulate + ranks - 1) / ranks;
-  std::vector<Part> parts(static_cast<size_t>(parts_of_rank));
-  for (int64_t part = 0; part < parts_of_rank; ++part) {
-    const auto ranges =
-        tasks::rows_of_part(*task_, shapes, replicas_.rank() * parts_of_rank + part, ranks * parts_of_rank);
+  int64_t all_rows = 0;
+  for (const auto& [length, rows] : shapes) {
+    all_rows += rows;
+    report.tokens += rows * task_->row_length(length, tasks::Split::train);
+  }
+  const int64_t ranks = replicas_.ranks(), wanted = std::min(run_.options().accumulate, all_rows);
+  const auto parts_of_rank = static_cast<size_t>((wanted + ranks - 1) / ranks);
+  const auto ranges = tasks::rows_of_parts(*task_, shapes, static_cast<int64_t>(parts_of_rank) * ranks);
+  std::vector<Part> parts(parts_of_rank);
+  for (size_t part = 0; part < parts_of_rank; ++part) {
+    const auto& own = ranges[static_cast<size_t>(replicas_.rank()) * parts_of_rank + part];
     for (size_t i = 0; i < shapes.size(); ++i) {
-      if (ranges[i].count == 0) continue;
-      parts[static_cast<size_t>(part)].push_back(to_tensors(task_->sample({.rows = shapes[i].rows,
-                                                                           .length = shapes[i].length,
-                                                                           .seed = run_.options().seed,
-                                                                           .step = progress_.step,
-                                                                           .first_row = ranges[i].first,
-                                                                           .row_count = ranges[i].count})));
+      if (own[i].count == 0) continue;
+      parts[part].push_back(to_tensors(task_->sample({.rows = shapes[i].rows,
+                                                      .length = shapes[i].length,
+                                                      .seed = run_.options().seed,
+                                                      .step = progress_.step,
+                                                      .first_row = own[i].first,
+                                                      .row_count = own[i].count})));
     }
   }
   return parts;

@@ -128,6 +128,7 @@ grep -q '"steps": 6' results/books/text/sw-ovq-3.json || failed 'the run has not
 grep -q '"groups"' results/books/text/sw-ovq-3.json || failed 'the loss is not there by position'
 grep -q '"accuracy_normalized"' results/books/text/sw-ovq-3.json || failed 'the questions were not answered'
 expect 0 'every number equal' "$ovq" reproduce --from results/books/text/sw-ovq-3.json
+expect 0 'every number equal' "$ovq" reproduce --from results/books/text/search/sw-ovq-rate-0.002-0.json
 rm -r runs/books
 expect 2 'name a folder with train/ and valid/ by --data' "$ovq" reproduce --from results/books/text/sw-ovq-3.json
 expect 0 'every number equal' "$ovq" reproduce --from results/books/text/sw-ovq-3.json --data books

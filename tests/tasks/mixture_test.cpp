@@ -50,26 +50,36 @@ TEST(Mixture, PartsShareEveryRowOnce) {
       longest = std::max(longest, row);
       all += shape.rows * row;
     }
-    for (const int64_t parts : {1, 2, 3, 4, 7, 200}) {
+    for (const int64_t parts : {1, 2, 3, 4, 7, 8, 200}) {
+      const auto ranges = rows_of_parts(task, shapes, parts);
+      ASSERT_EQ(ranges.size(), static_cast<size_t>(parts));
       std::vector<int64_t> next(shapes.size());
+      int64_t first_half = 0;
       for (int64_t part = 0; part < parts; ++part) {
-        const auto ranges = rows_of_part(task, shapes, part, parts);
-        ASSERT_EQ(ranges.size(), shapes.size());
+        const auto& own_ranges = ranges[static_cast<size_t>(part)];
+        ASSERT_EQ(own_ranges.size(), shapes.size());
         int64_t own = 0;
         for (size_t i = 0; i < shapes.size(); ++i) {
-          EXPECT_EQ(ranges[i].first, next[i]);  // one after the other
-          next[i] += ranges[i].count;
-          own += ranges[i].count * task.row_length(shapes[i].length, Split::train);
+          EXPECT_EQ(own_ranges[i].first, next[i]);  // one after the other
+          next[i] += own_ranges[i].count;
+          own += own_ranges[i].count * task.row_length(shapes[i].length, Split::train);
         }
         EXPECT_LE(own, all / parts + longest);  // as even as whole rows allow
+        if (part < parts / 2) first_half += own;
+      }
+      if (parts % 2 == 0) {
+        EXPECT_NEAR(static_cast<double>(first_half), static_cast<double>(all) / 2, static_cast<double>(longest));
       }
       for (size_t i = 0; i < shapes.size(); ++i) EXPECT_EQ(next[i], shapes[i].rows);
     }
   }
   // One long row for the first part: the second gets the odd short one.
-  const auto own = rows_of_part(task, {{.length = 16, .rows = 3}, {.length = 64, .rows = 1}}, 1, 2);
-  EXPECT_EQ(own[0].count, 2);
-  EXPECT_EQ(own[1].count, 0);
+  const auto ranges = rows_of_parts(task, {{.length = 16, .rows = 3}, {.length = 64, .rows = 1}}, 2);
+  EXPECT_EQ(ranges[1][0].count, 2);
+  EXPECT_EQ(ranges[1][1].count, 0);
+  // Two rows in four parts: one in each half.
+  const auto halves = rows_of_parts(task, {{.length = 64, .rows = 2}}, 4);
+  EXPECT_EQ(halves[0][0].count + halves[1][0].count, 1);
 }
 
 TEST(Mixture, BadInput) {
@@ -77,6 +87,7 @@ TEST(Mixture, BadInput) {
   EXPECT_EQ(error_of([&] { step_shapes(task, {}); }), "[mixture] has no lengths");
   EXPECT_EQ(error_of([&] { step_shapes(task, {.lengths = {8}, .tokens_per_step = 0}); }),
             "[mixture] tokens_per_step is 0; must be at least 1");
+  EXPECT_EQ(error_of([&] { rows_of_parts(task, {}, 0); }), "[mixture] parts is 0; must be at least 1");
   EXPECT_EQ(error_of([&] { step_shapes(task, {.lengths = {5}}); }), "[mixture] length is 5; recall needs at least 6");
 }
 

@@ -116,6 +116,8 @@ TEST(Tokenizer, PiecesThatCannotBeAreRefused) {
             "piece " + next + " has a byte of value 0");
   EXPECT_EQ(refusal(std::string_view("\x0a\x03\x00\x0a\x6b", 5)), "piece " + next + " is damaged");
   EXPECT_EQ(refusal("\x0a\x7f"), "its fields are damaged after piece " + next);
+  // A tag of more than 32 bits, which protobuf would cut to that of a piece.
+  EXPECT_EQ(refusal(std::string_view("\x8a\x80\x80\x80\x10\x00", 6)), "its fields are damaged after piece " + next);
 }
 
 }  // namespace
