@@ -21,14 +21,15 @@ namespace fs = std::filesystem;
 volatile std::sig_atomic_t watch_ends = 0;
 
 struct ReportArguments {
-  std::string results = "results", out = "report", claims = "experiments/report/claims.json", watch;
+  std::string results = "results", out = "report", claims = "experiments/report/claims.json", png, watch;
   int every = 5;
   bool once = false;
 };
 
 void report(const ReportArguments& arguments) {
-  const report::ReportSummary summary =
-      report::write_report(arguments.claims, arguments.results, arguments.out, print_warning);
+  const report::ReportSummary summary = report::write_report(
+      {.claims = arguments.claims, .results = arguments.results, .out = arguments.out, .png = arguments.png},
+      print_warning);
   fmt::print("{}: {} claims, {} hold, {} do not, {} open; {} of {} figures have lines; {} runs\n",
              (fs::path(arguments.out) / "index.html").string(), summary.claims, summary.hold, summary.fail,
              summary.claims - summary.hold - summary.fail, summary.charts_with_lines, summary.charts, summary.runs);
@@ -60,6 +61,8 @@ void add_report(CLI::App& app) {
       ->type_name("DIR")
       ->capture_default_str();
   command->add_option("--out", arguments->out, "Directory of the page")->type_name("DIR")->capture_default_str();
+  command->add_option("--png", arguments->png, "Also the figures as PNG into this directory, by gnuplot")
+      ->type_name("DIR");
   command->add_option("--claims", arguments->claims, "What is claimed, and what shows it")
       ->type_name("FILE")
       ->capture_default_str();

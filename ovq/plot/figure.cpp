@@ -53,9 +53,20 @@ std::string classes(size_t index, Look look) {
   return fmt::format("c{}{}", index % kColours, dash == 0 ? "" : fmt::format(" d{}", dash));
 }
 
+Scale scale_over(const Axis& axis, const std::vector<double>& values) {
+  double low = std::numeric_limits<double>::infinity(), high = -low;
+  for (const double value : values) {
+    if (!std::isfinite(value) || (axis.spacing != Spacing::linear && value <= 0)) continue;
+    low = std::min(low, value);
+    high = std::max(high, value);
+  }
+  if (low > high) low = high = 1;
+  return Scale(axis, low, high);
+}
+
 class Drawing {
  public:
-  explicit Drawing(const Figure& figure) : figure_(figure), x_(scale(figure.x, true)), y_(scale(figure.y, false)) {}
+  explicit Drawing(const Figure& figure) : figure_(figure), x_(x_scale(figure)), y_(y_scale(figure)) {}
 
   std::string svg(const std::string& attributes, const std::string& inside) {
     axes();
@@ -71,29 +82,6 @@ class Drawing {
   }
 
  private:
-  // Of what is drawn: a line's spread counts.
-  Scale scale(const Axis& axis, bool horizontal) const {
-    double low = std::numeric_limits<double>::infinity(), high = -low;
-    const auto add = [&](double value) {
-      if (!std::isfinite(value) || (axis.spacing != Spacing::linear && value <= 0)) return;
-      low = std::min(low, value);
-      high = std::max(high, value);
-    };
-    for (const Series& series : figure_.series) {
-      for (const Point& point : series.points) {
-        if (horizontal) {
-          add(point.x);
-        } else {
-          add(point.y - point.deviation);
-          add(point.y);
-          add(point.y + point.deviation);
-        }
-      }
-    }
-    if (low > high) low = high = 1;
-    return Scale(axis, low, high);
-  }
-
   double left(double x) const { return kLeft + x_.at(x) * (kWidth - kLeft - kRight); }
   double top(double y) const { return kTop + (1 - std::clamp(y_.at(y), 0.0, 1.0)) * kPlotHeight; }
 
@@ -203,6 +191,23 @@ class Drawing {
 };
 
 }  // namespace
+
+Scale x_scale(const Figure& figure) {
+  std::vector<double> values;
+  for (const Series& series : figure.series) {
+    for (const Point& point : series.points) values.push_back(point.x);
+  }
+  return scale_over(figure.x, values);
+}
+
+Scale y_scale(const Figure& figure) {
+  std::vector<double> values;
+  for (const Series& series : figure.series) {
+    for (const Point& point : series.points)
+      values.insert(values.end(), {point.y - point.deviation, point.y, point.y + point.deviation});
+  }
+  return scale_over(figure.y, values);
+}
 
 std::string point_text(const Axis& y, const Point& point) {
   const std::string value = value_text(y.numbers, point.y);

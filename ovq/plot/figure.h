@@ -42,6 +42,10 @@ struct Figure {
   std::vector<Rule> rules;
 };
 
+// Over what is drawn: a line's spread counts.
+Scale x_scale(const Figure& figure);
+Scale y_scale(const Figure& figure);
+
 // "0.998 ± 0.001 (3 runs)"
 std::string point_text(const Axis& y, const Point& point);
 

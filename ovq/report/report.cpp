@@ -3,10 +3,14 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <chrono>
 #include <set>
+#include <thread>
 
 #include "ovq/base/files/durable.h"
 #include "ovq/base/format.h"
+#include "ovq/experiments/child_process.h"
+#include "ovq/plot/gnuplot.h"
 #include "ovq/plot/markup.h"
 #include "ovq/report/page.h"
 
@@ -165,7 +169,7 @@ class Writer {
     std::string text = fmt::format("<figure id=\"chart-{}\"><h3>{}</h3>", escaped(chart.name), escaped(chart.title));
     if (!drawn.figure.series.empty()) {
       ++report_.summary.charts_with_lines;
-      report_.figures[chart.name] = plot::to_svg_file(drawn.figure);
+      report_.figures[chart.name] = drawn.figure;
       text += plot::to_svg(drawn.figure);
     }
     text += "<figcaption>";
@@ -215,16 +219,33 @@ class Writer {
   Report report_;
 };
 
+void draw_png(const plot::Figure& figure, const std::filesystem::path& png) {
+  std::filesystem::path script = png, log = png;
+  script.replace_extension(".gnuplot");
+  log.replace_extension(".log");
+  files::write_file_durably(script, plot::to_gnuplot(figure, png));
+  experiments::ChildProcess gnuplot({"/usr/bin/env", "gnuplot", script.string()}, log, log);
+  std::optional<int> status;
+  while (!(status = gnuplot.poll())) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  if (*status == 127) throw std::runtime_error("there is no gnuplot (Debian: gnuplot-nox)");
+  if (*status != 0) throw std::runtime_error("gnuplot failed on " + script.string() + "; see " + log.string());
+  std::filesystem::remove(script);
+  std::filesystem::remove(log);
+}
+
 }  // namespace
 
 Report make_report(const ClaimsFile& claims, const Evidence& evidence) { return Writer(claims, evidence).write(); }
 
-ReportSummary write_report(const std::filesystem::path& claims, const std::filesystem::path& results,
-                           const std::filesystem::path& out, const std::function<void(const std::string&)>& warn) {
-  const Report report = make_report(read_claims(claims), read_evidence(results, warn));
-  std::filesystem::create_directories(out / "figures");
-  for (const auto& [name, svg] : report.figures) files::write_file_durably(out / "figures" / (name + ".svg"), svg);
-  files::write_file_durably(out / "index.html", report.html);
+ReportSummary write_report(const ReportPlaces& places, const std::function<void(const std::string&)>& warn) {
+  const Report report = make_report(read_claims(places.claims), read_evidence(places.results, warn));
+  std::filesystem::create_directories(places.out / "figures");
+  for (const auto& [name, figure] : report.figures)
+    files::write_file_durably(places.out / "figures" / (name + ".svg"), plot::to_svg_file(figure));
+  files::write_file_durably(places.out / "index.html", report.html);
+  if (places.png.empty()) return report.summary;
+  std::filesystem::create_directories(places.png);
+  for (const auto& [name, figure] : report.figures) draw_png(figure, places.png / (name + ".png"));
   return report.summary;
 }
 

@@ -5,6 +5,7 @@
 #include <functional>
 #include <string>
 
+#include "ovq/plot/figure.h"
 #include "ovq/report/claims.h"
 
 namespace ovq::report {
@@ -17,14 +18,19 @@ struct ReportSummary {
 
 struct Report {
   std::string html;
-  std::map<std::string, std::string> figures;  // SVG files by the chart's name, of charts that show something
+  std::map<std::string, plot::Figure> figures;  // by the chart's name, of charts that show something
   ReportSummary summary;
 };
 
 Report make_report(const ClaimsFile& claims, const Evidence& evidence);
 
-// Writes out/index.html and out/figures/*.svg. `warn` hears of files among the results that are none.
-ReportSummary write_report(const std::filesystem::path& claims, const std::filesystem::path& results,
-                           const std::filesystem::path& out, const std::function<void(const std::string&)>& warn);
+struct ReportPlaces {
+  std::filesystem::path claims, results;  // what it is made of
+  std::filesystem::path out;              // receives index.html and figures/*.svg
+  std::filesystem::path png;              // receives *.png, which gnuplot makes; empty: none
+};
+
+// `warn` hears of files among the results that are none. std::runtime_error if gnuplot is asked for and fails.
+ReportSummary write_report(const ReportPlaces& places, const std::function<void(const std::string&)>& warn);
 
 }  // namespace ovq::report

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <regex>
 
+#include "ovq/plot/gnuplot.h"
 #include "ovq/plot/markup.h"
 
 namespace ovq::plot {
@@ -86,6 +87,20 @@ TEST(Figure, AFileOfItsOwnHasItsStyle) {
   const std::string svg = to_svg_file(two_lines());
   EXPECT_EQ(svg.find(R"(<svg class="figure" xmlns="http://www.w3.org/2000/svg")"), 0u);
   EXPECT_EQ(count(svg, "prefers-color-scheme:dark"), 1u);
+}
+
+TEST(Gnuplot, HasEveryPointAndQuotesText) {
+  Figure figure{.title = "it's", .x = {.label = "tokens", .spacing = Spacing::log2}, .y = {.label = "y"}};
+  figure.series = {
+      {.label = "a'b", .points = {{.x = 256, .y = 0.5, .deviation = 0.25, .runs = 3}, {.x = 1024, .y = 1}}},
+      {.label = "bound", .points = {{.x = 256, .y = 0.75}}, .look = Look::reference}};
+  figure.rules = {{.x = 512, .label = "training"}};
+  const std::string script = to_gnuplot(figure, "out/a b.png");
+  for (const char* part : {"set output 'out/a b.png'", "set title 'it''s' noenhanced", "set logscale x 2", "'a''b'",
+                           "256 0.5 0.25\n1024 1 0\n", "256 0.75 0\n", "with yerrorlines", "with lines", "'training'",
+                           "set xlabel 'tokens'"})
+    EXPECT_NE(script.find(part), std::string::npos) << part << " in\n" << script;
+  EXPECT_EQ(script.find("logscale y"), std::string::npos);
 }
 
 }  // namespace
