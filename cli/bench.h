@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <filesystem>
 #include <fstream>
 #include <sstream>
 #include <stdexcept>
@@ -11,6 +12,7 @@
 #include "bench/comparison.h"
 #include "bench/runner.h"
 #include "cli/commands.h"
+#include "ovq/base/files/durable.h"
 
 namespace ovq::cli {
 
@@ -32,11 +34,10 @@ void add_bench_step(CLI::App& bench);
 // Prints the table of measure(), writes its JSON and compares it with an older one, if asked for.
 template <class Measure>
 void run_bench(const BenchArguments& arguments, Measure&& measure) {
-  std::ofstream json;
-  if (!arguments.json.empty()) {
-    json.open(arguments.json);
-    if (!json) throw std::runtime_error(fmt::format("cannot write {}", arguments.json));
-  }
+  // Before the work, not only after it; what is there stays until then.
+  if (!arguments.json.empty() &&
+      !std::filesystem::is_directory(std::filesystem::absolute(arguments.json).parent_path()))
+    throw std::runtime_error(fmt::format("cannot write {}: its directory is not there", arguments.json));
   std::ostringstream before;
   if (!arguments.compare.empty()) {
     const std::ifstream file(arguments.compare);
@@ -49,8 +50,7 @@ void run_bench(const BenchArguments& arguments, Measure&& measure) {
   if (!arguments.compare.empty()) {
     fmt::print("{}", bench::compare_reports(arguments.compare, before.str(), to_json(report)));
   }
-  if (json.is_open() && !(json << to_json(report) << std::flush))
-    throw std::runtime_error(fmt::format("cannot write {}", arguments.json));
+  if (!arguments.json.empty()) files::write_file_durably(arguments.json, to_json(report));
   if (!report.matched()) throw std::runtime_error("some results did not match the reference and were not timed");
 }
 
