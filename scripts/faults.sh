@@ -5,16 +5,9 @@
 #   scripts/faults.sh [--faults N] [--steps N] [--ovq PROGRAM]
 set -euo pipefail
 cd "$(dirname "$0")/.."
+source scripts/compared_runs.sh
 ovq=build/release/ovq faults=200 steps=60
-while (($#)); do
-  case $1 in
-    --ovq) ovq=$2 ;;
-    --faults) faults=$2 ;;
-    --steps) steps=$2 ;;
-    *) echo "faults.sh: unknown option $1" >&2; exit 2 ;;
-  esac
-  shift 2
-done
+read_options "ovq faults steps" "$@"
 command -v strace >/dev/null || { echo "faults.sh: there is no strace (Debian: strace)" >&2; exit 1; }
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
@@ -22,15 +15,6 @@ run=$work/run
 options=(--task recall --model sw-ovq --scale tiny --steps "$steps" --tokens-per-step 512 --lengths 16,32
   --warmup 10 --eval-every 7 --eval-rows 4 --checkpoint-every 3 --seed 5 --threads 1)
 fail() { echo "faults.sh: $*" >&2; cat "$work/err" >&2; exit 1; }
-losses() { grep '"kind":"step"' "$1/metrics.jsonl" | sed 's/"seconds":[^,}]*,//'; }
-compare() {
-  local last file
-  last=$(ls "$work/whole/checkpoints" | tail -1)
-  for file in model.safetensors optimizer.safetensors; do
-    cmp "$work/whole/checkpoints/$last/$file" "$run/checkpoints/$last/$file" || fail "weights differ"
-  done
-  diff <(losses "$work/whole") <(losses "$run") >/dev/null || fail "the losses differ"
-}
 
 "$ovq" train "${options[@]}" --out "$work/whole" >/dev/null
 calls=(write fsync rename renameat2 mkdir unlinkat rmdir flock)
@@ -46,7 +30,7 @@ for ((i = 0; i < faults; ++i)); do
     "$ovq" train "${arguments[@]}" >/dev/null 2>"$work/err" || status=$?
   case $status in
     0)
-      compare
+      must_be_equal "$work/whole" "$run"
       rm -rf "$run"
       finished=$((finished + 1)) ;;
     1)
@@ -57,7 +41,7 @@ for ((i = 0; i < faults; ++i)); do
 done
 if [[ -e $run/run.json ]]; then
   "$ovq" train --resume "$run" --threads 1 >/dev/null 2>"$work/err" || fail "cannot go on"
-  compare
+  must_be_equal "$work/whole" "$run"
   finished=$((finished + 1))
 fi
 echo "$faults faults: $stopped stopped the run, which said why and could go on; all $finished runs ended with the weights and losses of one without faults"

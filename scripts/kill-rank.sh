@@ -4,17 +4,9 @@
 #   scripts/kill-rank.sh [--kills N] [--steps N] [--processes P] [--ovq PROGRAM]
 set -euo pipefail
 cd "$(dirname "$0")/.."
+source scripts/compared_runs.sh
 ovq=build/release/ovq kills=20 steps=200 processes=2
-while (($#)); do
-  case $1 in
-    --ovq) ovq=$2 ;;
-    --kills) kills=$2 ;;
-    --steps) steps=$2 ;;
-    --processes) processes=$2 ;;
-    *) echo "kill-rank.sh: unknown option $1" >&2; exit 2 ;;
-  esac
-  shift 2
-done
+read_options "ovq kills steps processes" "$@"
 work=$(mktemp -d)
 pid=
 cleanup() {
@@ -51,11 +43,6 @@ ended=$pid pid=
 wait $ended || { cat "$work/log" >&2; exit 1; }
 if grep -q damaged "$work/log"; then cat "$work/log" >&2; exit 1; fi
 
-last=$(ls "$work/whole/checkpoints" | tail -1)
-for file in model.safetensors optimizer.safetensors; do
-  cmp "$work/whole/checkpoints/$last/$file" "$work/killed/checkpoints/$last/$file"
-done
-losses() { grep '"kind":"step"' "$1/metrics.jsonl" | sed 's/"seconds":[^,}]*,//'; }
-diff <(losses "$work/whole") <(losses "$work/killed") >/dev/null || { echo "kill-rank.sh: the losses differ" >&2; exit 1; }
+must_be_equal "$work/whole" "$work/killed"
 echo "a rank of $processes killed $killed times at random moments of $steps steps ($(grep -c restart "$work/log") restarts, after steps" \
   "${at[*]}): final weights, optimiser state and losses equal"

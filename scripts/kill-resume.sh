@@ -4,17 +4,9 @@
 #   scripts/kill-resume.sh [--kills N] [--steps N] [--model NAME] [--ovq PROGRAM]
 set -euo pipefail
 cd "$(dirname "$0")/.."
+source scripts/compared_runs.sh
 ovq=build/release/ovq kills=50 steps=3000 model=sw-ovq
-while (($#)); do
-  case $1 in
-    --ovq) ovq=$2 ;;
-    --kills) kills=$2 ;;
-    --steps) steps=$2 ;;
-    --model) model=$2 ;;
-    *) echo "kill-resume.sh: unknown option $1" >&2; exit 2 ;;
-  esac
-  shift 2
-done
+read_options "ovq kills steps model" "$@"
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 options=(--task recall --model "$model" --scale tiny --steps "$steps" --tokens-per-step 512 --lengths 16,32
@@ -48,10 +40,5 @@ else
 fi
 ! grep -q damaged "$work/log" || { cat "$work/log" >&2; exit 1; }
 
-last=$(ls "$work/whole/checkpoints" | tail -1)
-for file in model.safetensors optimizer.safetensors; do
-  cmp "$work/whole/checkpoints/$last/$file" "$work/killed/checkpoints/$last/$file"
-done
-losses() { grep '"kind":"step"' "$1/metrics.jsonl" | sed 's/"seconds":[^,}]*,//'; }
-diff <(losses "$work/whole") <(losses "$work/killed") >/dev/null || { echo "kill-resume.sh: the losses differ" >&2; exit 1; }
+must_be_equal "$work/whole" "$work/killed"
 echo "$killed kills at random moments of a run of $steps steps, the last after ${before:-no checkpoint}: final weights, optimiser state and losses equal"

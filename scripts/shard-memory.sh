@@ -4,17 +4,9 @@
 #   scripts/shard-memory.sh [--width N] [--model NAME] [--steps N] [--ovq PROGRAM]
 set -euo pipefail
 cd "$(dirname "$0")/.."
+source scripts/compared_runs.sh
 ovq=build/release/ovq width=768 model=sw-ovq steps=2
-while (($#)); do
-  case $1 in
-    --ovq) ovq=$2 ;;
-    --steps) steps=$2 ;;
-    --width) width=$2 ;;
-    --model) model=$2 ;;
-    *) echo "shard-memory.sh: unknown option $1" >&2; exit 2 ;;
-  esac
-  shift 2
-done
+read_options "ovq width model steps" "$@"
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 measure() {  # name, further options
@@ -35,8 +27,5 @@ measure() {  # name, further options
 }
 measure whole
 measure shards --shard-optimizer
-last=$(ls "$work/whole/checkpoints" | tail -1)
-for file in model.safetensors optimizer.safetensors; do
-  cmp "$work/whole/checkpoints/$last/$file" "$work/shards/checkpoints/$last/$file"
-done
+must_be_equal "$work/whole" "$work/shards"
 echo "weights and optimiser state equal"

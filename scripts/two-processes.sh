@@ -6,25 +6,16 @@
 #   scripts/two-processes.sh [--steps N] [--scale NAME] [--model NAME] [--ovq PROGRAM]
 set -euo pipefail
 cd "$(dirname "$0")/.."
+source scripts/compared_runs.sh
 ovq=build/release/ovq steps=20 scale=small model=sw-ovq
-while (($#)); do
-  case $1 in
-    --ovq) ovq=$2 ;;
-    --steps) steps=$2 ;;
-    --scale) scale=$2 ;;
-    --model) model=$2 ;;
-    *) echo "two-processes.sh: unknown option $1" >&2; exit 2 ;;
-  esac
-  shift 2
-done
+read_options "ovq steps scale model" "$@"
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 options=(--task recall --model "$model" --scale "$scale" --steps "$steps" --eval-every 0 --eval-rows 1 --threads 1)
 "$ovq" train "${options[@]}" --out "$work/one" --processes 1 >/dev/null
 "$ovq" train "${options[@]}" --out "$work/two" --processes 2 >/dev/null
 "$ovq" train "${options[@]}" --out "$work/parts" --processes 1 --accumulate 2 >/dev/null
-last=$(ls "$work/two/checkpoints" | tail -1)
-cmp "$work/two/checkpoints/$last/model.safetensors" "$work/parts/checkpoints/$last/model.safetensors"
+must_be_equal "$work/two" "$work/parts"
 python3 - "$work" <<'PYTHON'
 import json, statistics, sys
 def steps(run):
