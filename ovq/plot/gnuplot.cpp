@@ -29,6 +29,14 @@ std::string axis_commands(char name, const Axis& axis, const Scale& scale) {
   return text + ") noenhanced\n";
 }
 
+constexpr const char* kReferenceStyle = "using 1:2 with lines lc rgb '#666666' lw 1 dt 2";
+
+std::string measured_style(size_t index) {
+  return fmt::format("using 1:2:3 with yerrorlines lc rgb '{}' lw 2 pt {}{}",
+                     kLineColours[index % std::size(kLineColours)], kPointTypes[index % std::size(kPointTypes)],
+                     index < std::size(kLineColours) ? "" : " dt 2");
+}
+
 }  // namespace
 
 std::string to_gnuplot(const Figure& figure, const std::filesystem::path& png) {
@@ -45,20 +53,16 @@ std::string to_gnuplot(const Figure& figure, const std::filesystem::path& png) {
         rule.x, quoted(rule.label));
   }
   std::string plots;
+  size_t measured = 0;  // lines so far, which have the colours that they have in the SVG
   for (size_t i = 0; i < figure.series.size(); ++i) {
     const Series& series = figure.series[i];
     text += fmt::format("$series{} << END\n", i);
     for (const Point& point : series.points)
       text += fmt::format("{:.9g} {:.9g} {:.9g}\n", point.x, point.y, point.deviation);
     text += "END\n";
-    const bool measured = series.look == Look::measured;
     plots +=
-        fmt::format("{}$series{} using 1:2{} with {} lc rgb '{}' lw 2 {} title {}", i == 0 ? "plot " : ", ", i,
-                    measured ? ":3" : "", measured ? "yerrorlines" : "lines", kLineColours[i % std::size(kLineColours)],
-                    measured ? fmt::format("pt {}{}", kPointTypes[i % std::size(kPointTypes)],
-                                           i < std::size(kLineColours) ? "" : " dt 2")
-                             : "dt 2",
-                    quoted(series.label));
+        fmt::format("{}$series{} {} title {}", i == 0 ? "plot " : ", ", i,
+                    series.look == Look::measured ? measured_style(measured++) : kReferenceStyle, quoted(series.label));
   }
   return text + plots + "\n";
 }
