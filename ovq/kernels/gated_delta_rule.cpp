@@ -60,8 +60,11 @@ void gated_delta_rule_forward(const GatedDeltaRuleInputs& in, const GatedDeltaRu
   call.borders = check_borders<float>(kGatedDeltaRule, plan.pieces, borders_of(s), out.saved);
   const RecurrenceKernels& kernels = recurrence_kernels();
   for_each_task(
-      plan.pieces, s.heads, cost_of(s), kernels.delta_scratch(call, false),
-      [&](const Piece& piece, int64_t head, float* scratch) { kernels.delta_forward(call, piece, head, scratch); });
+      plan.pieces, s.heads, 1, {cost_of(s), s.key_dim * state_stride(s.value_dim)},
+      [&](int64_t heads) { return kernels.delta_scratch(call, heads, false); },
+      [&](const Piece& piece, const HeadRange& heads, float* scratch) {
+        kernels.delta_forward(call, piece, heads, scratch);
+      });
 }
 
 void gated_delta_rule_backward(const GatedDeltaRuleInputs& in, std::span<const float> saved, View<const float> d_o,
@@ -93,8 +96,11 @@ void gated_delta_rule_backward(const GatedDeltaRuleInputs& in, std::span<const f
   call.d_state = gradients.d_state;
   const RecurrenceKernels& kernels = recurrence_kernels();
   for_each_task(
-      plan.pieces, s.heads, 2 * cost_of(s), kernels.delta_scratch(call, true),
-      [&](const Piece& piece, int64_t head, float* scratch) { kernels.delta_backward(call, piece, head, scratch); });
+      plan.pieces, s.heads, 1, {2 * cost_of(s), s.key_dim * state_stride(s.value_dim)},
+      [&](int64_t heads) { return kernels.delta_scratch(call, heads, true); },
+      [&](const Piece& piece, const HeadRange& heads, float* scratch) {
+        kernels.delta_backward(call, piece, heads, scratch);
+      });
 }
 
 }  // namespace ovq::kernels

@@ -15,10 +15,8 @@ struct LinearPlan {
                 true);
   }
   Borders borders() const { return {.heads = sizes.value_heads, .key_dim = sizes.key_dim, .columns = sizes.value_dim}; }
-  int64_t cost() const {
-    return sizes.value_heads / sizes.heads *
-           (2 * sizes.key_dim * sizes.value_dim + kChunk * (sizes.key_dim + sizes.value_dim));
-  }
+  int64_t state() const { return sizes.key_dim * state_stride(sizes.value_dim); }
+  int64_t cost() const { return 2 * sizes.key_dim * sizes.value_dim + kChunk * (sizes.key_dim + sizes.value_dim); }
 };
 
 LinearPlan plan_linear(const LinearInputs& in) {
@@ -58,8 +56,11 @@ void linear_forward(const LinearInputs& in, const View<float>& o, const View<flo
   call.borders = check_borders<float>(in.op, plan.pieces, plan.borders(), saved);
   const RecurrenceKernels& kernels = recurrence_kernels();
   for_each_task(
-      plan.pieces, s.heads, plan.cost(), kernels.linear_scratch(call, false),
-      [&](const Piece& piece, int64_t group, float* scratch) { kernels.linear_forward(call, piece, group, scratch); });
+      plan.pieces, s.value_heads, 1, {plan.cost(), plan.state()},
+      [&](int64_t heads) { return kernels.linear_scratch(call, heads, false); },
+      [&](const Piece& piece, const HeadRange& heads, float* scratch) {
+        kernels.linear_forward(call, piece, heads, scratch);
+      });
 }
 
 void linear_backward(const LinearInputs& in, std::span<const float> saved, const View<const float>& d_o,
@@ -92,8 +93,11 @@ void linear_backward(const LinearInputs& in, std::span<const float> saved, const
   call.d_skips = gradients.d_skips.empty() ? nullptr : gradients.d_skips.data();
   const RecurrenceKernels& kernels = recurrence_kernels();
   for_each_task(
-      plan.pieces, s.heads, 2 * plan.cost(), kernels.linear_scratch(call, true),
-      [&](const Piece& piece, int64_t group, float* scratch) { kernels.linear_backward(call, piece, group, scratch); });
+      plan.pieces, s.value_heads, s.value_heads / s.heads, {2 * plan.cost(), plan.state()},
+      [&](int64_t heads) { return kernels.linear_scratch(call, heads, true); },
+      [&](const Piece& piece, const HeadRange& heads, float* scratch) {
+        kernels.linear_backward(call, piece, heads, scratch);
+      });
 }
 
 }  // namespace ovq::kernels::recurrence

@@ -34,6 +34,12 @@ int64_t border_count(std::span<const Piece> pieces) {
   return pieces.empty() ? 0 : pieces.back().first_border + chunks_of(pieces.back().sequence.length) + 1;
 }
 
+int64_t heads_together(int64_t heads, int64_t group, int64_t sequences, int threads, int64_t state) {
+  constexpr int64_t kStates = 1 << 16;  // floats: a quarter of the L2 cache of most server cores
+  const int64_t fair = heads * sequences / threads, fitting = kStates / state;
+  return std::max<int64_t>(1, std::min({heads, fair, fitting}) / group) * group;
+}
+
 void add_up(std::span<const double> parts, std::span<float> totals) {
   for (size_t i = 0; i < totals.size(); ++i) {
     double sum = 0;

@@ -1,6 +1,7 @@
 // What the recurrences share: checks, sequences, memory for states, and threads over sequences and heads.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -46,17 +47,32 @@ struct Scratch {
   Buffer<float> memory{Lifetime::scratch};
 };
 
-// body(piece, head, scratch) for each. `cost` is that of one token and head, in multiply-adds: little work stays on one
-// thread. A head of a sequence is computed by one thread, so results do not depend on their number.
-template <class Body>
-void for_each_task(std::span<const Piece> pieces, int64_t heads, int64_t cost, int64_t scratch, const Body& body) {
+// What a kernel costs: multiply-adds of one token and head, and the floats of a head's state.
+struct Work {
+  int64_t cost = 0, state = 0;
+};
+
+// How many heads a thread computes together, a multiple of `group`: as few as all threads need to have some, and as fit
+// in L2 with their states.
+int64_t heads_together(int64_t heads, int64_t group, int64_t sequences, int threads, int64_t state);
+
+// body(piece, heads, scratch) for all heads of all pieces, whole groups at a time, with scratch_of(heads) floats of
+// memory. Little work stays on one thread. A head is computed by one thread, whatever heads are beside it, so results
+// do not depend on their number.
+template <class ScratchOf, class Body>
+void for_each_task(std::span<const Piece> pieces, int64_t heads, int64_t group, const Work& work,
+                   const ScratchOf& scratch_of, const Body& body) {
   constexpr int64_t kWorthThreads = 1 << 19;
   int64_t tokens = 0;
   for (const Piece& piece : pieces) tokens += piece.sequence.length;
-  const int threads = tokens * heads * cost < kWorthThreads ? 1 : max_threads();
+  const int threads = tokens * heads * work.cost < kWorthThreads ? 1 : max_threads();
+  const int64_t sequences = static_cast<int64_t>(pieces.size());
+  const int64_t together = heads_together(heads, group, sequences, threads, work.state);
+  const int64_t parts = (heads + together - 1) / together, scratch = scratch_of(together);
   std::vector<Scratch> own(threads);
-  parallel_for(static_cast<int64_t>(pieces.size()) * heads, threads, [&](int64_t task, int thread) {
-    body(pieces[task / heads], task % heads, own[thread].memory.ensure(scratch));
+  parallel_for(sequences * parts, threads, [&](int64_t task, int thread) {
+    const int64_t first = task % parts * together;
+    body(pieces[task / parts], HeadRange{first, std::min(together, heads - first)}, own[thread].memory.ensure(scratch));
   });
 }
 

@@ -407,18 +407,34 @@ TEST_P(Recurrences, PermutingABatchPermutesTheOutputs) {
   }
 }
 
+void expect_same_bits_for_any_threads(const RecurrenceCase& c) {
+  SCOPED_TRACE(c);
+  const RecurrenceProblem problem(c);
+  set_threads(1);
+  const Values<float> expected = run(problem);
+  for (const int threads : {2, 3, 7}) {
+    set_threads(threads);
+    const Values<float> actual = run(problem);
+    for (const auto& [name, values] : expected) EXPECT_TRUE(same_bits(actual.at(name), values)) << name;
+  }
+  set_threads(0);
+}
+
 TEST_P(Recurrences, SameBitsForAnyNumberOfThreads) {
   for (const Rule rule : kRules) {
-    const RecurrenceProblem problem(
+    expect_same_bits_for_any_threads(
         {.rule = rule, .batch = 3, .time = 150, .groups = 2, .heads = 2, .key_dim = 32, .value_dim = 32});
-    set_threads(1);
-    const Values<float> expected = run(problem);
-    for (const int threads : {2, 3, 7}) {
-      set_threads(threads);
-      const Values<float> actual = run(problem);
-      for (const auto& [name, values] : expected) EXPECT_TRUE(same_bits(actual.at(name), values)) << name;
+  }
+}
+
+// Three threads take two heads each, and one of them has the last of one group and the first of the other.
+TEST_P(Recurrences, ThreadsMayShareTheHeadsOfAGroup) {
+  for (const Rule rule : {Rule::linear, Rule::ssd}) {
+    for (const int64_t value_dim : {20, 32}) {
+      expect_same_bits_for_any_threads(
+          {.rule = rule, .time = 150, .groups = 2, .heads = 6, .key_dim = 32, .value_dim = value_dim});
+      expect_matches({.rule = rule, .time = 150, .groups = 2, .heads = 6, .key_dim = 32, .value_dim = value_dim});
     }
-    set_threads(0);
   }
 }
 

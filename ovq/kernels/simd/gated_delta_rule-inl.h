@@ -28,7 +28,7 @@ namespace ovq::kernels::recurrence {
 namespace HWY_NAMESPACE {
 
 struct DeltaScratch {
-  DeltaScratch(const DeltaCall& call, float* data, bool backward)
+  DeltaScratch(const DeltaCall& call, int64_t heads, float* data, bool backward)
       : key_dim(call.q.dim),
         value_dim(call.v.dim),
         keys(padded(key_dim)),
@@ -44,7 +44,7 @@ struct DeltaScratch {
     a = carver.take(kChunk, kChunk);
     written = carver.take(kChunk, values);
     o = carver.take(kChunk, values);
-    state = carver.take(key_dim, stride);
+    states = carver.take(heads * key_dim, stride);
     if (backward) {
       d_scores = carver.take(kChunk, kChunk);
       d_a = carver.take(kChunk, kChunk);
@@ -59,9 +59,12 @@ struct DeltaScratch {
     size = carver.used();
   }
 
+  float* own_state(int64_t i) const { return states + i * key_dim * stride; }
+
   int64_t key_dim, value_dim, keys, values;
   int64_t stride, stride_t;  // of states and of their transposes
-  float *q, *k, *k_t, *scaled, *scores, *a, *written, *o, *state;
+  float *q, *k, *k_t, *scaled, *scores, *a, *written, *o, *states;
+  float* state = nullptr;  // backward: of the head at hand
   float *d_scores = nullptr, *d_a = nullptr, *x = nullptr, *scaled_values = nullptr, *written_t = nullptr,
         *state_t = nullptr, *d_q = nullptr, *d_read = nullptr, *d_write = nullptr;
   int64_t size = 0;
@@ -150,46 +153,57 @@ HWY_INLINE void fetch_delta_chunk(const DeltaCall& call, const Run& sequence, in
   ahead.add(series(call.v, sequence, head), first, n, x.value_dim);
 }
 
-HWY_NOINLINE void delta_forward(const DeltaCall& call, const Piece& piece, int64_t head, float* memory) {
-  const DeltaScratch x(call, memory, false);
+HWY_NOINLINE void delta_forward(const DeltaCall& call, const Piece& piece, const HeadRange& range, float* memory) {
+  const DeltaScratch x(call, range.count, memory, false);
   const Run& sequence = piece.sequence;
-  const int64_t matrix = call.borders.matrix(), chunks = chunks_of(sequence.length);
-  float* const border = call.borders.of(piece, head);
-  const auto state_at = [&](int64_t chunk) { return border != nullptr ? border + chunk * matrix : x.state; };
-  const auto written_at = [&](int64_t chunk) {
+  const int64_t matrix = call.borders.matrix(), chunks = chunks_of(sequence.length), end = range.first + range.count;
+  const auto state_at = [&](int64_t head, int64_t chunk) {
+    float* const border = call.borders.of(piece, head);
+    return border != nullptr ? border + chunk * matrix : x.own_state(head - range.first);
+  };
+  const auto written_at = [&](int64_t head, int64_t chunk) {
+    float* const border = call.borders.of(piece, head);
     return border != nullptr ? border + chunk * matrix + x.key_dim * x.stride : x.written;
   };
   Ahead ahead;
-  load_state(call.state, piece.index, head, x.key_dim, x.value_dim, state_at(0));
-  for (int64_t index = 0; index < chunks; ++index) {
-    const DeltaChunk chunk(call, sequence, head, index * kChunk);
-    const float* const state = state_at(index);
-    fetch_delta_chunk(call, sequence, head, chunk.first + kChunk, x, ahead);
-    load_delta_chunk(call, sequence, head, chunk, x);
-    float* const written = written_at(index);
-    delta_written(call, sequence, head, chunk, state, x, ahead, written);
-    // O <- E Q S + P V'
-    scale_rows(x.q, x.keys, chunk.decays.from_start, chunk.n, x.keys, x.scaled);
-    multiply({.rows = chunk.n,
-              .columns = x.values,
-              .out = x.o,
-              .out_stride = x.values,
-              .first = rows_of(x.scaled, x.keys, state, x.stride, x.key_dim),
-              .second = rows_of(x.scores, kChunk, written, x.values, chunk.n, Part::lower)},
-             ahead);
-    store_rows(x.o, chunk.n, x.value_dim, 1.0f, series(call.o, sequence, head), chunk.first);
-    // S' <- e^{G_n} S + (F K)^T V'
-    scale_rows(x.k, x.keys, chunk.decays.to_end, chunk.n, x.keys, x.scaled);
-    multiply({.rows = x.key_dim,
-              .columns = x.values,
-              .out = state_at(index + 1),
-              .out_stride = x.stride,
-              .first = columns_of(x.scaled, x.keys, written, x.values, chunk.n),
-              .start = state,
-              .start_stride = x.stride,
-              .factor = chunk.decays.total});
+  for (int64_t head = range.first; head < end; ++head) {
+    load_state(call.state, piece.index, head, x.key_dim, x.value_dim, state_at(head, 0));
   }
-  store_state(state_at(chunks), x.key_dim, x.value_dim, call.last_state, piece.index, head);
+  for (int64_t index = 0; index < chunks; ++index) {
+    for (int64_t head = range.first; head < end; ++head) {
+      const DeltaChunk chunk(call, sequence, head, index * kChunk);
+      const float* const state = state_at(head, index);
+      fetch_delta_chunk(call, sequence, head, chunk.first + kChunk, x, ahead);
+      load_delta_chunk(call, sequence, head, chunk, x);
+      float* const written = written_at(head, index);
+      delta_written(call, sequence, head, chunk, state, x, ahead, written);
+      // O <- E Q S + P V', in place where rows need no padding
+      const Series<float> o = series(call.o, sequence, head);
+      const bool in_place = x.value_dim == x.values;
+      scale_rows(x.q, x.keys, chunk.decays.from_start, chunk.n, x.keys, x.scaled);
+      multiply({.rows = chunk.n,
+                .columns = x.values,
+                .out = in_place ? o[chunk.first] : x.o,
+                .out_stride = in_place ? o.stride : x.values,
+                .first = rows_of(x.scaled, x.keys, state, x.stride, x.key_dim),
+                .second = rows_of(x.scores, kChunk, written, x.values, chunk.n, Part::lower)},
+               ahead);
+      if (!in_place) store_rows(x.o, chunk.n, x.value_dim, 1.0f, o, chunk.first);
+      // S' <- e^{G_n} S + (F K)^T V'
+      scale_rows(x.k, x.keys, chunk.decays.to_end, chunk.n, x.keys, x.scaled);
+      multiply({.rows = x.key_dim,
+                .columns = x.values,
+                .out = state_at(head, index + 1),
+                .out_stride = x.stride,
+                .first = columns_of(x.scaled, x.keys, written, x.values, chunk.n),
+                .start = state,
+                .start_stride = x.stride,
+                .factor = chunk.decays.total});
+    }
+  }
+  for (int64_t head = range.first; head < end; ++head) {
+    store_state(state_at(head, chunks), x.key_dim, x.value_dim, call.last_state, piece.index, head);
+  }
 }
 
 // X in x.x; D in x.d_scores, M in x.d_a; dO in x.o, dS' in x.state.
@@ -268,68 +282,80 @@ HWY_NOINLINE void delta_key_gradients(const DeltaChunk& chunk, const float* stat
             .third = columns_of(x.d_a, kChunk, x.scaled, x.keys, n, Part::upper)});
 }
 
-HWY_NOINLINE void delta_backward(const DeltaCall& call, const Piece& piece, int64_t head, float* memory) {
-  const DeltaScratch x(call, memory, true);
+// dS' comes in x.state, dS goes out.
+HWY_NOINLINE void delta_backward_chunk(const DeltaCall& call, const Piece& piece, int64_t head, int64_t index,
+                                       const DeltaScratch& x, Ahead& ahead) {
   const Tag d;
   const Run& sequence = piece.sequence;
   const int64_t matrix = call.borders.matrix();
-  const float* const border = call.borders.of(piece, head);
   const Series<const float> v = series(call.v, sequence, head);
   const Series<float> d_k = series(call.d_k, sequence, head), d_v = series(call.d_v, sequence, head),
                       d_g = series(call.d_g, sequence, head), d_beta = series(call.d_beta, sequence, head);
-  Ahead ahead;
-  load_state(call.d_last_state, piece.index, head, x.key_dim, x.value_dim, x.state);
-  for (int64_t index = chunks_of(sequence.length) - 1; index >= 0; --index) {
-    const DeltaChunk chunk(call, sequence, head, index * kChunk);
-    const int64_t first = chunk.first, n = chunk.n;
-    const float *const state = border + index * matrix, *const next = state + matrix;
-    const float* const written = state + x.key_dim * x.stride;
-    fetch_delta_chunk(call, sequence, head, first - kChunk, x, ahead);
-    if (index > 0) {
-      ahead.add(series(call.d_o, sequence, head), first - kChunk, kChunk, x.value_dim);
-      ahead.add({state - matrix, x.stride}, 0, x.key_dim, x.value_dim);
-      ahead.add({written - matrix, x.values}, 0, kChunk, x.value_dim);
-    }
-    load_delta_chunk(call, sequence, head, chunk, x);
-    load_rows(series(call.d_o, sequence, head), first, n, x.value_dim, 1.0f, x.o);
-    delta_score_gradients(chunk, written, x, ahead);
-    delta_key_gradients(chunk, state, written, x, ahead);
-
-    double d_sums[kChunk];
-    for (int64_t i = 0; i < n; ++i) {
-      const float *const k = x.k + i * x.keys, *const read = x.d_read + i * x.keys;
-      float* const write = x.d_write + i * x.keys;
-      const double reads = static_cast<double>(dot(k, read, x.keys));
-      d_sums[i] = static_cast<double>(dot(x.q + i * x.keys, x.d_q + i * x.keys, x.keys)) -
-                  static_cast<double>(dot(k, write, x.keys)) + static_cast<double>(chunk.strength[i]) * reads;
-      *d_beta[first + i] =
-          static_cast<float>(reads + static_cast<double>(dot(x.x + i * x.values, v[first + i], x.value_dim)));
-      const Vector strength = hn::Set(d, chunk.strength[i]);
-      for (int64_t j = 0; j < x.keys; j += kLanes) {
-        hn::StoreU(hn::MulAdd(strength, hn::LoadU(d, read + j), hn::LoadU(d, write + j)), d, write + j);
-      }
-      store_row(write, x.key_dim, 1.0f, d_k[first + i]);
-      store_row(x.x + i * x.values, x.value_dim, chunk.strength[i], d_v[first + i]);
-    }
-    store_rows(x.d_q, n, x.key_dim, call.scale, series(call.d_q, sequence, head), first);
-    d_sums[n - 1] += state_dot(x.state, next, x.key_dim, x.value_dim);
-    sum_to_end(d_sums, n);
-    for (int64_t i = 0; i < n; ++i) *d_g[first + i] = static_cast<float>(d_sums[i]);
-
-    // dS <- e^{G_n} dS' + (E Q)^T dO - (B E K)^T X
-    scale_rows(x.q, x.keys, chunk.decays.from_start, n, x.keys, x.d_q);
-    scale_rows(x.k, x.keys, chunk.read_strength, n, x.keys, x.scaled);
-    multiply({.rows = x.key_dim,
-              .columns = x.values,
-              .out = x.state,
-              .out_stride = x.stride,
-              .first = columns_of(x.d_q, x.keys, x.o, x.values, n),
-              .second = columns_of(x.scaled, x.keys, x.x, x.values, n),
-              .start = x.state,
-              .start_stride = x.stride,
-              .factor = chunk.decays.total});
+  const DeltaChunk chunk(call, sequence, head, index * kChunk);
+  const int64_t first = chunk.first, n = chunk.n;
+  const float *const state = call.borders.of(piece, head) + index * matrix, *const next = state + matrix;
+  const float* const written = state + x.key_dim * x.stride;
+  fetch_delta_chunk(call, sequence, head, first - kChunk, x, ahead);
+  if (index > 0) {
+    ahead.add(series(call.d_o, sequence, head), first - kChunk, kChunk, x.value_dim);
+    ahead.add({state - matrix, x.stride}, 0, x.key_dim, x.value_dim);
+    ahead.add({written - matrix, x.values}, 0, kChunk, x.value_dim);
   }
-  store_state(x.state, x.key_dim, x.value_dim, call.d_state, piece.index, head);
+  load_delta_chunk(call, sequence, head, chunk, x);
+  load_rows(series(call.d_o, sequence, head), first, n, x.value_dim, 1.0f, x.o);
+  delta_score_gradients(chunk, written, x, ahead);
+  delta_key_gradients(chunk, state, written, x, ahead);
+
+  double d_sums[kChunk];
+  for (int64_t i = 0; i < n; ++i) {
+    const float *const k = x.k + i * x.keys, *const read = x.d_read + i * x.keys;
+    float* const write = x.d_write + i * x.keys;
+    const double reads = static_cast<double>(dot(k, read, x.keys));
+    d_sums[i] = static_cast<double>(dot(x.q + i * x.keys, x.d_q + i * x.keys, x.keys)) -
+                static_cast<double>(dot(k, write, x.keys)) + static_cast<double>(chunk.strength[i]) * reads;
+    *d_beta[first + i] =
+        static_cast<float>(reads + static_cast<double>(dot(x.x + i * x.values, v[first + i], x.value_dim)));
+    const Vector strength = hn::Set(d, chunk.strength[i]);
+    for (int64_t j = 0; j < x.keys; j += kLanes) {
+      hn::StoreU(hn::MulAdd(strength, hn::LoadU(d, read + j), hn::LoadU(d, write + j)), d, write + j);
+    }
+    store_row(write, x.key_dim, 1.0f, d_k[first + i]);
+    store_row(x.x + i * x.values, x.value_dim, chunk.strength[i], d_v[first + i]);
+  }
+  store_rows(x.d_q, n, x.key_dim, call.scale, series(call.d_q, sequence, head), first);
+  d_sums[n - 1] += state_dot(x.state, next, x.key_dim, x.value_dim);
+  sum_to_end(d_sums, n);
+  for (int64_t i = 0; i < n; ++i) *d_g[first + i] = static_cast<float>(d_sums[i]);
+
+  // dS <- e^{G_n} dS' + (E Q)^T dO - (B E K)^T X
+  scale_rows(x.q, x.keys, chunk.decays.from_start, n, x.keys, x.d_q);
+  scale_rows(x.k, x.keys, chunk.read_strength, n, x.keys, x.scaled);
+  multiply({.rows = x.key_dim,
+            .columns = x.values,
+            .out = x.state,
+            .out_stride = x.stride,
+            .first = columns_of(x.d_q, x.keys, x.o, x.values, n),
+            .second = columns_of(x.scaled, x.keys, x.x, x.values, n),
+            .start = x.state,
+            .start_stride = x.stride,
+            .factor = chunk.decays.total});
+}
+
+HWY_NOINLINE void delta_backward(const DeltaCall& call, const Piece& piece, const HeadRange& range, float* memory) {
+  DeltaScratch x(call, range.count, memory, true);
+  Ahead ahead;
+  for (int64_t i = 0; i < range.count; ++i) {
+    load_state(call.d_last_state, piece.index, range.first + i, x.key_dim, x.value_dim, x.own_state(i));
+  }
+  for (int64_t index = chunks_of(piece.sequence.length) - 1; index >= 0; --index) {
+    for (int64_t i = 0; i < range.count; ++i) {
+      x.state = x.own_state(i);
+      delta_backward_chunk(call, piece, range.first + i, index, x, ahead);
+    }
+  }
+  for (int64_t i = 0; i < range.count; ++i) {
+    store_state(x.own_state(i), x.key_dim, x.value_dim, call.d_state, piece.index, range.first + i);
+  }
 }
 
 }  // namespace HWY_NAMESPACE

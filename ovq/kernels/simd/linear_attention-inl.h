@@ -114,11 +114,10 @@ HWY_NOINLINE void linear_backward_chunk(const LinearBackward& x, const Decays& d
 }
 
 struct LinearScratch {
-  LinearScratch(const LinearCall& call, float* data, bool backward)
-      : LinearScratch(call.q.dim, call.v.dim, call.group(), Carver(data), backward) {}
-
-  LinearScratch(int64_t key_dim, int64_t value_dim, int64_t heads, Carver carver, bool backward)
-      : keys(padded(key_dim)), values(padded(value_dim)), stride(state_stride(value_dim)) {
+  LinearScratch(const LinearCall& call, int64_t heads, float* data, bool backward)
+      : keys(padded(call.q.dim)), values(padded(call.v.dim)), stride(state_stride(call.v.dim)) {
+    const int64_t key_dim = call.q.dim;
+    Carver carver(data);
     q = carver.take(kChunk, keys);
     k = carver.take(kChunk, keys);
     k_t = carver.take(key_dim, kChunk);
@@ -135,7 +134,7 @@ struct LinearScratch {
       all_d_k = carver.take(kChunk, keys);
       d_v = carver.take(kChunk, values);
       rest = carver.take(0, 0);
-      const LinearBackwardScratch counted(carver, key_dim, value_dim);
+      const LinearBackwardScratch counted(carver, key_dim, call.v.dim);
     }
     size = carver.used();
   }
@@ -188,75 +187,82 @@ HWY_INLINE void load_keys_and_scores(const LinearCall& call, const Run& sequence
             .lower = true});
 }
 
-// o + skip v, of one chunk
-HWY_INLINE void store_outputs(const LinearHead& head, const float* o, int64_t first, int64_t n, int64_t size,
-                              const Series<float>& to) {
-  store_rows(o, n, size, 1.0f, to, first);
-  if (head.skip == 0.0f) return;
-  const Tag d;
-  const Vector skip = hn::Set(d, head.skip);
-  for (int64_t i = 0; i < n; ++i) {
-    float* const y = to[first + i];
-    const float* const v = head.v[first + i];
-    int64_t j = 0;
-    for (; j + kLanes <= size; j += kLanes) {
-      hn::StoreU(hn::MulAdd(skip, hn::LoadU(d, v + j), hn::LoadU(d, y + j)), d, y + j);
-    }
-    for (; j < size; ++j) y[j] += head.skip * v[j];
-  }
-}
-
-// What a chunk will load of head h of its group, over two products: keys and queries with the first.
-HWY_INLINE void fetch_linear_chunk(const LinearCall& call, const Run& sequence, int64_t group, int64_t h, int64_t chunk,
-                                   const LinearScratch& x, Ahead& ahead) {
+// What a head will load of a chunk, over two products; queries and keys too if it is the first of its group.
+HWY_INLINE void fetch_linear_chunk(const LinearCall& call, const Run& sequence, int64_t head, bool first_of_group,
+                                   int64_t chunk, const LinearScratch& x, Ahead& ahead) {
   const int64_t first = chunk * kChunk, n = chunk < 0 ? 0 : chunk_length(sequence, first);
   ahead.restart(tiles_of(kChunk, x.values) + tiles_of(call.q.dim, x.values));
-  if (h == 0) {
-    ahead.add(series(call.q, sequence, group), first, n, call.q.dim);
-    ahead.add(series(call.k, sequence, group), first, n, call.q.dim);
+  if (first_of_group) {
+    ahead.add(series(call.q, sequence, head / call.group()), first, n, call.q.dim);
+    ahead.add(series(call.k, sequence, head / call.group()), first, n, call.q.dim);
   }
-  ahead.add(series(call.v, sequence, group * call.group() + h), first, n, call.v.dim);
+  ahead.add(series(call.v, sequence, head), first, n, call.v.dim);
 }
 
-HWY_NOINLINE void linear_forward(const LinearCall& call, const Piece& piece, int64_t group, float* memory) {
-  const LinearScratch x(call, memory, false);
+// Where the states of a head are: at the chunk borders if they are wanted, else one in scratch memory.
+class LinearStates {
+ public:
+  LinearStates(const LinearCall& call, const Piece& piece, const HeadRange& range, const LinearScratch& x)
+      : call_(call), piece_(piece), first_(range.first), matrix_(call.q.dim * x.stride), own_(x.states) {}
+  float* at(int64_t head, int64_t chunk) const {
+    float* const border = call_.borders.of(piece_, head);
+    return border != nullptr ? border + chunk * matrix_ : own(head);
+  }
+  float* own(int64_t head) const { return own_ + (head - first_) * matrix_; }
+
+ private:
+  const LinearCall& call_;
+  const Piece& piece_;
+  int64_t first_, matrix_;
+  float* own_;
+};
+
+HWY_NOINLINE void linear_forward(const LinearCall& call, const Piece& piece, const HeadRange& range, float* memory) {
+  const LinearScratch x(call, range.count, memory, false);
   const Run& sequence = piece.sequence;
-  const int64_t key_dim = call.q.dim, value_dim = call.v.dim, heads = call.group(), matrix = key_dim * x.stride;
+  const int64_t key_dim = call.q.dim, value_dim = call.v.dim, group_heads = call.group();
+  const int64_t end = range.first + range.count, chunks = chunks_of(sequence.length);
+  const LinearStates states(call, piece, range, x);
   Decays decays;
   Ahead ahead;
-  const int64_t chunks = chunks_of(sequence.length);
-  for (int64_t h = 0; h < heads; ++h) {
-    float* const border = call.borders.of(piece, group * heads + h);
-    load_state(call.state, piece.index, group * heads + h, key_dim, value_dim,
-               border != nullptr ? border : x.states + h * matrix);
+  for (int64_t head = range.first; head < end; ++head) {
+    load_state(call.state, piece.index, head, key_dim, value_dim, states.at(head, 0));
   }
   for (int64_t chunk = 0; chunk < chunks; ++chunk) {
     const int64_t first = chunk * kChunk, n = chunk_length(sequence, first);
-    load_keys_and_scores(call, sequence, group, first, n, x);
-    for (int64_t h = 0; h < heads; ++h) {
-      const int64_t index = group * heads + h;
+    for (int64_t index = range.first; index < end; ++index) {
+      const int64_t group = index / group_heads;
+      const bool first_of_group = index == range.first || index % group_heads == 0;
+      if (first_of_group) load_keys_and_scores(call, sequence, group, first, n, x);
       const LinearHead head(call, sequence, index);
-      float* const border = call.borders.of(piece, index);
-      const float* const state = border != nullptr ? border + chunk * matrix : x.states + h * matrix;
+      const float* const state = states.at(index, chunk);
       head.decays(first, n, decays);
       head.load_values(first, n, value_dim, x.v);
       decayed_scores(decays, n, x.scores, x.decayed);
-      fetch_linear_chunk(call, sequence, group, h, chunk + 1, x, ahead);
-      // O <- E Q S + P V
+      fetch_linear_chunk(call, sequence, index, first_of_group, chunk + 1, x, ahead);
+      // O <- skip V + E Q S + P V; in place where rows need no padding
+      const Series<float> o = series(call.o, sequence, index);
+      const bool in_place = value_dim == x.values;
       scale_rows(x.q, x.keys, decays.from_start, n, x.keys, x.scaled);
+      if (head.skip != 0.0f && !in_place) load_rows(head.v, first, n, value_dim, 1.0f, x.o);
       multiply({.rows = n,
                 .columns = x.values,
-                .out = x.o,
-                .out_stride = x.values,
+                .out = in_place ? o[first] : x.o,
+                .out_stride = in_place ? o.stride : x.values,
                 .first = rows_of(x.scaled, x.keys, state, x.stride, key_dim),
-                .second = rows_of(x.decayed, kChunk, x.v, x.values, n, Part::lower)},
+                .second = rows_of(x.decayed, kChunk, x.v, x.values, n, Part::lower),
+                .start = head.skip == 0.0f ? nullptr
+                         : in_place        ? head.v[first]
+                                           : x.o,
+                .start_stride = in_place ? head.v.stride : x.values,
+                .factor = head.skip},
                ahead);
-      store_outputs(head, x.o, first, n, value_dim, series(call.o, sequence, index));
+      if (!in_place) store_rows(x.o, n, value_dim, 1.0f, o, first);
       // S' <- e^{G_n} S + (F K)^T V
       scale_rows(x.k, x.keys, decays.to_end, n, x.keys, x.scaled);
       multiply({.rows = key_dim,
                 .columns = x.values,
-                .out = border != nullptr ? border + (chunk + 1) * matrix : x.states + h * matrix,
+                .out = states.at(index, chunk + 1),
                 .out_stride = x.stride,
                 .first = columns_of(x.scaled, x.keys, x.v, x.values, n),
                 .start = state,
@@ -265,10 +271,8 @@ HWY_NOINLINE void linear_forward(const LinearCall& call, const Piece& piece, int
                ahead);
     }
   }
-  for (int64_t h = 0; h < heads; ++h) {
-    const float* const border = call.borders.of(piece, group * heads + h);
-    store_state(border != nullptr ? border + chunks * matrix : x.states + h * matrix, key_dim, value_dim,
-                call.last_state, piece.index, group * heads + h);
+  for (int64_t head = range.first; head < end; ++head) {
+    store_state(states.at(head, chunks), key_dim, value_dim, call.last_state, piece.index, head);
   }
 }
 
@@ -308,60 +312,64 @@ HWY_INLINE void add_rows(const float* from, int64_t n, int64_t columns, bool add
   }
 }
 
-HWY_NOINLINE void linear_backward(const LinearCall& call, const Piece& piece, int64_t group, float* memory) {
-  const LinearScratch x(call, memory, true);
+// Of whole groups: gradients of their keys are sums over the heads.
+HWY_NOINLINE void linear_backward(const LinearCall& call, const Piece& piece, const HeadRange& range, float* memory) {
+  const LinearScratch x(call, range.count, memory, true);
   Carver rest(x.rest);
   const Run& sequence = piece.sequence;
-  const int64_t key_dim = call.q.dim, value_dim = call.v.dim, heads = call.group(), matrix = key_dim * x.stride;
+  const int64_t key_dim = call.q.dim, value_dim = call.v.dim, group_heads = call.group();
+  const int64_t end = range.first + range.count;
   const LinearBackwardScratch scratch(rest, key_dim, value_dim);
+  const LinearStates states(call, piece, range, x);
   Decays decays;
   Ahead ahead;
   double d_sums[kChunk];
-  for (int64_t h = 0; h < heads; ++h) {
-    load_state(call.d_last_state, piece.index, group * heads + h, key_dim, value_dim, x.states + h * matrix);
+  for (int64_t head = range.first; head < end; ++head) {
+    load_state(call.d_last_state, piece.index, head, key_dim, value_dim, states.own(head));
   }
   for (int64_t chunk = chunks_of(sequence.length) - 1; chunk >= 0; --chunk) {
     const int64_t first = chunk * kChunk, n = chunk_length(sequence, first);
-    load_keys_and_scores(call, sequence, group, first, n, x);
-    for (int64_t h = 0; h < heads; ++h) {
-      const int64_t index = group * heads + h;
-      const LinearHead head(call, sequence, index);
-      const float* const border = call.borders.of(piece, index);
-      head.decays(first, n, decays);
-      head.load_values(first, n, value_dim, x.v);
-      load_rows(series(call.d_o, sequence, index), first, n, value_dim, 1.0f, x.o);
-      decayed_scores(decays, n, x.scores, x.decayed);
-      fetch_linear_chunk(call, sequence, group, h, chunk - 1, x, ahead);
-      if (chunk > 0) {
-        ahead.add(series(call.d_o, sequence, index), first - kChunk, kChunk, value_dim);
-        ahead.add({border + (chunk - 1) * matrix, x.stride}, 0, key_dim, value_dim);
+    for (int64_t group = range.first / group_heads; group < end / group_heads; ++group) {
+      load_keys_and_scores(call, sequence, group, first, n, x);
+      for (int64_t h = 0; h < group_heads; ++h) {
+        const int64_t index = group * group_heads + h;
+        const LinearHead head(call, sequence, index);
+        head.decays(first, n, decays);
+        head.load_values(first, n, value_dim, x.v);
+        load_rows(series(call.d_o, sequence, index), first, n, value_dim, 1.0f, x.o);
+        decayed_scores(decays, n, x.scores, x.decayed);
+        fetch_linear_chunk(call, sequence, index, h == 0, chunk - 1, x, ahead);
+        if (chunk > 0) {
+          ahead.add(series(call.d_o, sequence, index), first - kChunk, kChunk, value_dim);
+          ahead.add({states.at(index, chunk - 1), x.stride}, 0, key_dim, value_dim);
+        }
+        linear_backward_chunk({.n = n,
+                               .key_dim = key_dim,
+                               .columns = value_dim,
+                               .q = x.q,
+                               .k = x.k,
+                               .v = x.v,
+                               .scores = x.decayed,
+                               .d_o = x.o,
+                               .state = states.at(index, chunk),
+                               .next_state = states.at(index, chunk + 1),
+                               .d_state = states.own(index),
+                               .d_q = x.d_q,
+                               .d_k = x.d_k,
+                               .d_v = x.d_v,
+                               .d_sums = d_sums},
+                              decays, scratch, ahead);
+        sum_to_end(d_sums, n);
+        store_value_gradients(call, piece, index, first, n, x, d_sums);
+        add_rows(x.d_q, n, x.keys, h > 0, x.all_d_q);
+        add_rows(x.d_k, n, x.keys, h > 0, x.all_d_k);
       }
-      linear_backward_chunk({.n = n,
-                             .key_dim = key_dim,
-                             .columns = value_dim,
-                             .q = x.q,
-                             .k = x.k,
-                             .v = x.v,
-                             .scores = x.decayed,
-                             .d_o = x.o,
-                             .state = border + chunk * matrix,
-                             .next_state = border + (chunk + 1) * matrix,
-                             .d_state = x.states + h * matrix,
-                             .d_q = x.d_q,
-                             .d_k = x.d_k,
-                             .d_v = x.d_v,
-                             .d_sums = d_sums},
-                            decays, scratch, ahead);
-      sum_to_end(d_sums, n);
-      store_value_gradients(call, piece, index, first, n, x, d_sums);
-      add_rows(x.d_q, n, x.keys, h > 0, x.all_d_q);
-      add_rows(x.d_k, n, x.keys, h > 0, x.all_d_k);
+      store_rows(x.all_d_q, n, key_dim, call.scale, series(call.d_q, sequence, group), first);
+      store_rows(x.all_d_k, n, key_dim, 1.0f, series(call.d_k, sequence, group), first);
     }
-    store_rows(x.all_d_q, n, key_dim, call.scale, series(call.d_q, sequence, group), first);
-    store_rows(x.all_d_k, n, key_dim, 1.0f, series(call.d_k, sequence, group), first);
   }
-  for (int64_t h = 0; h < heads; ++h) {
-    store_state(x.states + h * matrix, key_dim, value_dim, call.d_state, piece.index, group * heads + h);
+  for (int64_t head = range.first; head < end; ++head) {
+    store_state(states.own(head), key_dim, value_dim, call.d_state, piece.index, head);
   }
 }
 

@@ -18,8 +18,12 @@ HWY_BEFORE_NAMESPACE();
 namespace ovq::kernels::recurrence {
 namespace HWY_NAMESPACE {
 
-int64_t linear_scratch(const LinearCall& call, bool backward) { return LinearScratch(call, nullptr, backward).size; }
-int64_t delta_scratch(const DeltaCall& call, bool backward) { return DeltaScratch(call, nullptr, backward).size; }
+int64_t linear_scratch(const LinearCall& call, int64_t heads, bool backward) {
+  return LinearScratch(call, heads, nullptr, backward).size;
+}
+int64_t delta_scratch(const DeltaCall& call, int64_t heads, bool backward) {
+  return DeltaScratch(call, heads, nullptr, backward).size;
+}
 int64_t mesa_scratch(const MesaCall& call, bool backward) { return MesaScratch(call, nullptr, backward).size; }
 int64_t convolution_scratch(const ConvolutionCall& call) { return ConvolutionScratch(call, nullptr).size; }
 

@@ -51,6 +51,12 @@ struct Piece {
   int64_t first_border = 0;  // sum of chunks + 1 of the sequences before it
 };
 
+// Heads (groups that share keys) of a sequence that one thread computes, chunk by chunk: rows of neighbouring heads lie
+// on the same pages. A page per row and head is what takes most of the time otherwise, besides the products.
+struct HeadRange {
+  int64_t first = 0, count = 1;
+};
+
 // States at the chunk borders, which forward leaves for backward: before each chunk and after the last one, as
 // [key_dim, state_stride(columns)] matrices, for each sequence and head.
 struct Borders {
@@ -176,16 +182,16 @@ struct ConvolutionBlock {
 struct RecurrenceKernels {
   const char* isa;
 
-  // Floats of scratch memory that the functions below need.
-  int64_t (*linear_scratch)(const LinearCall& call, bool backward);
-  int64_t (*delta_scratch)(const DeltaCall& call, bool backward);
+  // Floats of scratch memory that the functions below need, for that many heads at once.
+  int64_t (*linear_scratch)(const LinearCall& call, int64_t heads, bool backward);
+  int64_t (*delta_scratch)(const DeltaCall& call, int64_t heads, bool backward);
   int64_t (*mesa_scratch)(const MesaCall& call, bool backward);
   int64_t (*convolution_scratch)(const ConvolutionCall& call);
 
-  void (*linear_forward)(const LinearCall& call, const Piece& piece, int64_t group, float* scratch);
-  void (*linear_backward)(const LinearCall& call, const Piece& piece, int64_t group, float* scratch);
-  void (*delta_forward)(const DeltaCall& call, const Piece& piece, int64_t head, float* scratch);
-  void (*delta_backward)(const DeltaCall& call, const Piece& piece, int64_t head, float* scratch);
+  void (*linear_forward)(const LinearCall& call, const Piece& piece, const HeadRange& heads, float* scratch);
+  void (*linear_backward)(const LinearCall& call, const Piece& piece, const HeadRange& heads, float* scratch);
+  void (*delta_forward)(const DeltaCall& call, const Piece& piece, const HeadRange& heads, float* scratch);
+  void (*delta_backward)(const DeltaCall& call, const Piece& piece, const HeadRange& heads, float* scratch);
   void (*mesa_forward)(const MesaCall& call, const Piece& piece, int64_t head, float* scratch);
   void (*mesa_backward)(const MesaCall& call, const Piece& piece, int64_t head, float* scratch);
   void (*convolution_forward)(const ConvolutionCall& call, const ConvolutionBlock& block, float* scratch);
