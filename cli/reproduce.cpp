@@ -29,7 +29,7 @@ constexpr double kSecondsBetweenReports = 60;
 volatile std::sig_atomic_t stop_asked = 0;
 
 struct ReproduceArguments {
-  std::string set, out, runs, from, data;
+  std::string set, out, runs, from, data, against;
   experiments::Selection selection;
   int jobs = 0;
   bool dry_run = false, keep_runs = false, table = false;
@@ -199,13 +199,21 @@ void run_again(const ReproduceArguments& arguments, const bench::Machine& machin
   fmt::print("{}: {} evaluations, every number equal\n", planned.label, before.evaluations.size());
 }
 
-std::string table_of(const std::vector<PlannedRun>& plan) {
+std::string table_of(const std::vector<PlannedRun>& plan, const std::string& against = "") {
   std::vector<experiments::ExperimentResult> results;
   for (const PlannedRun& run : plan) {
     if (run.tuning) continue;
     if (auto result = run.finished()) results.push_back(std::move(*result));
   }
-  return to_markdown(results);
+  const auto named = [&](const experiments::ExperimentResult& result) { return result.name == against; };
+  if (!against.empty() && std::none_of(results.begin(), results.end(), named)) {
+    std::vector<std::string> names;
+    for (const auto& result : results) {
+      if (std::find(names.begin(), names.end(), result.name) == names.end()) names.push_back(result.name);
+    }
+    throw UsageError(unknown_name("experiment with results", against, names));
+  }
+  return to_markdown(results, against);
 }
 
 void reproduce(ReproduceArguments arguments) {
@@ -215,7 +223,7 @@ void reproduce(ReproduceArguments arguments) {
   if (!arguments.from.empty()) return run_again(arguments, machine);
   const std::vector<PlannedRun> plan = make_plan(arguments);
   if (arguments.table) {
-    fmt::print("{}", table_of(plan));
+    fmt::print("{}", table_of(plan, arguments.against));
     return;
   }
   experiments::Reproduction reproduction(plan, workshop(arguments, machine));
@@ -252,6 +260,9 @@ void add_reproduce(CLI::App& app) {
   CLI::Option* dry_run = command->add_flag("--dry-run", arguments->dry_run, "Only say what there is to do");
   CLI::Option* table = command->add_flag("--table", arguments->table, "Only print the results there are, as Markdown")
                            ->excludes(dry_run);
+  command->add_option("--against", arguments->against, "With --table: differences to this experiment, seed by seed")
+      ->type_name("NAME")
+      ->needs(table);
   command->add_option("--from", arguments->from, "Instead: make the run of this result again and compare all numbers")
       ->type_name("FILE")
       ->excludes(dry_run, table);

@@ -29,6 +29,7 @@ struct Row {
 
 struct GroupTable {
   std::string group, shows, metric;
+  bool differences = false;
   std::vector<Row> rows;
   std::map<std::string, std::vector<const ExperimentResult*>> runs;  // by experiment
 };
@@ -62,6 +63,33 @@ void add_result(std::vector<GroupTable>& tables, const ExperimentResult& result)
   }
 }
 
+// The results without `against`, their evaluations less what it found in the same group with the same seed.
+std::vector<ExperimentResult> differences_to(const std::string& against, const std::vector<ExperimentResult>& results) {
+  std::vector<ExperimentResult> all;
+  for (const ExperimentResult& result : results) {
+    if (result.name == against) continue;
+    const auto other = std::find_if(results.begin(), results.end(), [&](const ExperimentResult& candidate) {
+      return candidate.name == against && candidate.group == result.group && candidate.metric == result.metric &&
+             candidate.options.seed == result.options.seed;
+    });
+    if (other == results.end()) continue;
+    ExperimentResult difference = result;
+    difference.evaluations.clear();
+    for (json evaluation : result.evaluations) {
+      RowKey key = key_of(result, evaluation);
+      key.experiment = against;
+      const auto found = std::find_if(other->evaluations.begin(), other->evaluations.end(), [&](const json& candidate) {
+        return key_of(*other, candidate) == key && candidate.at("length") == evaluation.at("length");
+      });
+      if (found == other->evaluations.end()) continue;
+      evaluation[result.metric] = evaluation.at(result.metric).get<double>() - found->at(result.metric).get<double>();
+      difference.evaluations.push_back(std::move(evaluation));
+    }
+    all.push_back(std::move(difference));
+  }
+  return all;
+}
+
 // Experiments in their order; of each first the shares, largest first, then the sizes.
 void sort_rows(GroupTable& table) {
   std::vector<std::string> order;
@@ -81,10 +109,10 @@ std::string thousands(int64_t number) {
   return text;
 }
 
-std::string cell(const std::vector<double>& values) {
+std::string cell(const std::vector<double>& values, bool difference) {
   const Statistic found = statistic(values);
-  return found.runs == 1 ? fmt::format("{:.3f}", found.mean)
-                         : fmt::format("{:.3f} ± {:.3f}", found.mean, found.deviation);
+  const std::string mean = difference ? fmt::format("{:+.3f}", found.mean) : fmt::format("{:.3f}", found.mean);
+  return found.runs == 1 ? mean : fmt::format("{} ± {:.3f}", mean, found.deviation);
 }
 
 std::string dictionary_text(const RowKey& key) {
@@ -123,7 +151,7 @@ std::string to_markdown(GroupTable& table) {
     text += fmt::format("| {}{} | {} |", row.key.experiment, options, dictionary_text(row.key));
     for (const int64_t length : lengths) {
       const auto at = row.by_length.find(length);
-      text += at == row.by_length.end() ? " |" : " " + cell(at->second) + " |";
+      text += at == row.by_length.end() ? " |" : " " + cell(at->second, table.differences) + " |";
     }
     text += " " + bytes_text(row.state_bytes.rbegin()->second) + " |\n";
   }
@@ -162,11 +190,18 @@ std::vector<ExperimentResult> read_results(const std::filesystem::path& director
   return results;
 }
 
-std::string to_markdown(const std::vector<ExperimentResult>& results) {
+std::string to_markdown(const std::vector<ExperimentResult>& results, const std::string& against) {
+  const std::vector<ExperimentResult> shown = against.empty() ? results : differences_to(against, results);
   std::vector<GroupTable> tables;
-  for (const ExperimentResult& result : results) add_result(tables, result);
+  for (const ExperimentResult& result : shown) add_result(tables, result);
   std::string text;
-  for (GroupTable& table : tables) text += to_markdown(table);
+  for (GroupTable& table : tables) {
+    if (!against.empty()) {
+      table.differences = true;
+      table.metric += " less that of " + against;
+    }
+    text += to_markdown(table);
+  }
   return text;
 }
 

@@ -23,7 +23,8 @@ std::vector<std::filesystem::path> result_files(const std::filesystem::path& dir
 // What they hold.
 std::vector<ExperimentResult> read_results(const std::filesystem::path& directory);
 
-// Groups and experiments in the order in which they come first; runs of one experiment are one line.
-std::string to_markdown(const std::vector<ExperimentResult>& results);
+// Groups and experiments in the order in which they come first; runs of one experiment are one line. With the name of
+// an experiment in `against`, differences to it instead, run by run with the same seed; what it did not do is left out.
+std::string to_markdown(const std::vector<ExperimentResult>& results, const std::string& against = "");
 
 }  // namespace ovq::experiments

@@ -89,6 +89,27 @@ TEST(Results, ATableHasALineForEachExperimentAndDictionary) {
             "\n");
 }
 
+TEST(Results, DifferencesAreTakenSeedBySeed) {
+  const Experiment experiment = first_experiment();
+  Experiment other = experiment;
+  other.name = "another";
+  ExperimentResult alone = result_of(other, 5, 1);  // nothing to compare it with
+  ExperimentResult longer = result_of(other, 3, 1);
+  longer.evaluations.push_back(longer.evaluations[0]);
+  longer.evaluations.back()["length"] = 2048;  // nor this
+  EXPECT_EQ(to_markdown({result_of(experiment, 3, 0.5), result_of(experiment, 4, 0.75), longer,
+                         result_of(other, 4, 0.5), alone},
+                        "sw-ovq"),
+            "### pair: two runs\n"
+            "\n"
+            "| accuracy less that of sw-ovq | dictionary | 16 | state |\n"
+            "|---|---|---|---|\n"
+            "| another | keep 0.2 | +0.125 ± 0.530 | 1.5 kB |\n"
+            "\n"
+            "- another: seeds 3, 4; 4 steps, 0.0M tokens at rate 0.002, 2 s of one core\n"
+            "\n");
+}
+
 TEST(Results, AreReadFromADirectoryWithoutThoseOfSearches) {
   const TemporaryDirectory directory;
   std::filesystem::create_directories(directory.path() / "pair/search");
