@@ -1,5 +1,6 @@
 """`ovq report` on made-up results of every experiment that the claims ask for: the page is well-formed, loads nothing,
-has every figure with all its lines, and says what is missing. Where Chromium is installed, also that it shows them.
+has every figure with all its lines, and says what is missing. Where Chromium is installed, also that it shows them, and
+where gnuplot is, that it draws them.
 
 Usage: page.py OVQ ROOT
 """
@@ -160,6 +161,20 @@ def check_in_chromium(page: Path, charts: int) -> None:
         expect(seen[1] == str(charts), f"{seen[1]} of {charts} figures seen at a width of {width}")
 
 
+def check_png(ovq: Path, work: Path, claims: Path, charts: int) -> None:
+    """Where gnuplot is installed, a PNG for every figure; elsewhere a word about it."""
+    command = [ovq, "report", work / "results", "--out", work / "plots", "--claims", claims, "--png", work / "png"]
+    run = subprocess.run(command, capture_output=True, text=True, cwd=work)
+    if not shutil.which("gnuplot"):
+        expect(run.returncode == 1 and "gnuplot-nox" in run.stderr, f"without gnuplot: {run.stderr}")
+        return
+    expect(run.returncode == 0, f"ovq report --png failed: {run.stderr}")
+    images = list((work / "png").glob("*.png"))
+    expect(len(images) == charts, f"{len(images)} PNG files of {charts} figures")
+    for image in images:
+        expect(image.read_bytes().startswith(b"\x89PNG") and image.stat().st_size > 2000, f"{image.name} is no picture")
+
+
 def check_live_page(ovq: Path, work: Path) -> None:
     run = work / "runs/a & b"
     run.mkdir(parents=True)
@@ -208,6 +223,7 @@ def main() -> None:
         for chart in claims["charts"]:
             ET.parse(work / f"report/figures/{chart['name']}.svg")
         check_in_chromium(work / "report/index.html", charts)
+        check_png(ovq, work, root / CLAIMS, charts)
         check_live_page(ovq, work)
     print(f"{charts} figures, {len(claims['claims'])} claims: as expected")
 

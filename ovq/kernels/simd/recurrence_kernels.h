@@ -1,5 +1,5 @@
-// What the instruction-set specific code offers for the recurrences: all chunks of one head (or of the heads that share
-// keys) of one sequence, forward and backward. Which heads, which thread and all checks are plain C++ above it.
+// What the instruction-set specific code offers for the recurrences: all chunks of some heads of one sequence, forward
+// and backward. Which heads, which thread and all checks are plain C++ above it.
 #pragma once
 
 #include <cstdint>
