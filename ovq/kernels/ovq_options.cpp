@@ -1,6 +1,7 @@
 #include "ovq/kernels/ovq_options.h"
 
 #include <algorithm>
+#include <cmath>
 
 namespace ovq::kernels {
 
@@ -14,6 +15,12 @@ int64_t target_size(const OvqOptions& options, int64_t tokens) {
       return static_cast<int64_t>(std::min({n, t, std::max(Wide{1}, t * n / options.total_tokens)}));
     case Growth::all:
       return static_cast<int64_t>(std::min(t, n));
+    case Growth::square_root: {
+      // N (1 - 1 / s) without the difference
+      const auto twice = 2 * static_cast<double>(tokens);
+      const double s = std::sqrt(1 + twice / static_cast<double>(options.centroids));
+      return std::min<int64_t>(tokens, std::max<int64_t>(1, std::llround(twice / (s * (s + 1)))));
+    }
   }
   return 0;
 }

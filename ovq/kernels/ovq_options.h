@@ -10,14 +10,17 @@
 namespace ovq::kernels {
 
 enum class Growth : uint8_t {
-  plateau,  // t * N / (t + N), rounded to nearest
-  linear,   // t * N / total_tokens (ablation)
-  all,      // every key is a centroid until there are N
+  plateau,      // t * N / (t + N), rounded to nearest
+  linear,       // t * N / total_tokens (ablation)
+  all,          // every key is a centroid until there are N
+  square_root,  // N (1 - 1 / sqrt(1 + 2 t / N)), rounded, at least 1: more is left for later (not in the paper)
 };
 
 constexpr auto enum_names(Growth) {
-  return std::to_array<EnumName<Growth>>(
-      {{Growth::plateau, "plateau"}, {Growth::linear, "linear"}, {Growth::all, "all"}});
+  return std::to_array<EnumName<Growth>>({{Growth::plateau, "plateau"},
+                                          {Growth::linear, "linear"},
+                                          {Growth::all, "all"},
+                                          {Growth::square_root, "square-root"}});
 }
 
 enum class NewCentroids : uint8_t {
@@ -34,11 +37,14 @@ enum class Trial : uint8_t {
   none,
   two_nearest,  // a token that joins is shared out between its two nearest centroids
   value_norms,  // merged values are read with the mean norm of their members
+  log_size,     // attention is the sharper the larger the dictionary
 };
 
 constexpr auto enum_names(Trial) {
-  return std::to_array<EnumName<Trial>>(
-      {{Trial::none, "none"}, {Trial::two_nearest, "two-nearest"}, {Trial::value_norms, "value-norms"}});
+  return std::to_array<EnumName<Trial>>({{Trial::none, "none"},
+                                         {Trial::two_nearest, "two-nearest"},
+                                         {Trial::value_norms, "value-norms"},
+                                         {Trial::log_size, "log-size"}});
 }
 
 struct OvqOptions {

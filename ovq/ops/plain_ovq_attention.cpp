@@ -242,6 +242,12 @@ Tensor readable(const PlainState& state, const Tensor& values) {
   return mean * (norm / (mean.square().sum(-1, true) + 1e-12).sqrt());
 }
 
+// Trial::log_size: what beta is multiplied by, 1 for 128 entries. It does not depend on how tokens arrive.
+double sharpness(const PlainState& state) {
+  const int64_t entries = state.keys.size(2) + state.options.chunk;
+  return std::log(1.0 + static_cast<double>(entries)) / std::log(129.0);
+}
+
 // o for the queries [B, Hkv, G * r, dk] (scaled by beta) of the window's last r tokens. In place where autograd has not
 // saved what is overwritten; `split` has one backward for both parts.
 Tensor read_chunk(const PlainState& state, const Tensor& rows, const Tensor& window_keys, const Tensor& hidden) {
@@ -316,6 +322,7 @@ PlainResult plain_ovq_attention(const Tensor& q, const Tensor& k, const Tensor& 
       window_keys = rotate_composed(window_keys, chunk + 1 + row + count - window_keys.size(2), options.rope_base);
     }
     rows = rows.reshape({q.size(0), kv_heads, group * count, q.size(3)});
+    if (options.trial == Trial::log_size) rows = rows * sharpness(state);
     if (!hidden.defined() || hidden.size(0) != rows.size(2) || hidden.size(1) != window_keys.size(2)) {
       hidden = future(rows, group, count, window_keys.size(2));
     }

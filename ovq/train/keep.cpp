@@ -23,6 +23,17 @@ double keep_of(const kernels::OvqOptions& dictionary, int64_t length) {
   return dictionary.growth == Growth::plateau ? most / (tokens + most) : static_cast<double>(size) / tokens;
 }
 
+namespace {
+
+// N with N (1 - 1 / sqrt(1 + 2 T / N)) = keep T. With r = T / N that is (1 - keep r)^2 (1 + 2 r) = 1, of whose roots
+// r = 0 is none, and of 2 keep^2 r^2 - keep (4 - keep) r + 2 (1 - keep) = 0 the smaller one is meant.
+double square_root_centroids(double keep, double tokens) {
+  const double b = keep * (4 - keep), root = std::sqrt(b * b - 16 * keep * keep * (1 - keep));
+  return tokens * (b + root) / (4 * (1 - keep));
+}
+
+}  // namespace
+
 int64_t centroids_for_keep(const kernels::OvqOptions& dictionary, double keep, int64_t length, int64_t row) {
   check(keep > 0 && keep <= 1, "keep", "keep is ", keep, "; must be more than 0 and at most 1");
   check(length >= 1 && row >= length, "keep", "length is ", length, "; must be within 1 and the row's ", row);
@@ -37,6 +48,9 @@ int64_t centroids_for_keep(const kernels::OvqOptions& dictionary, double keep, i
       centroids = keep * std::max(tokens, static_cast<double>(dictionary.total_tokens));
       break;
     case Growth::all:
+      break;
+    case Growth::square_root:
+      centroids = keep == 1 ? 2 * enough : std::min(2 * enough, square_root_centroids(keep, tokens));
       break;
   }
   return std::max<int64_t>(1, std::llround(centroids));

@@ -82,7 +82,7 @@ int64_t size_by_chunks(const OvqOptions& options, int64_t size, int64_t position
 }
 
 TEST(OvqState, SizeAfterManyTokensEqualsThatChunkByChunk) {
-  for (const Growth growth : {Growth::plateau, Growth::linear, Growth::all}) {
+  for (const Growth growth : {Growth::plateau, Growth::linear, Growth::all, Growth::square_root}) {
     for (const int64_t chunk : {1, 3, 8, 128}) {
       for (const int64_t centroids : {1, 2, 7, 40, 5000}) {
         for (const int64_t total : {1, 30, 700}) {
@@ -432,7 +432,7 @@ TEST(OvqStateFile, BadFieldsAreErrorsBehindARightChecksum) {
   }
   EXPECT_TRUE(rejected(kOptionsAt, int64_t{0}));
   EXPECT_TRUE(rejected(kOptionsAt + 8, int64_t{0}));
-  EXPECT_TRUE(rejected(kOptionsAt + 16, int64_t{3}));
+  EXPECT_TRUE(rejected(kOptionsAt + 16, int64_t{4}));
   EXPECT_TRUE(rejected(kOptionsAt + 32, int64_t{2}));
   EXPECT_TRUE(rejected(kRopeAt, int64_t{2}));
   for (int64_t value : {-1, 1000}) {

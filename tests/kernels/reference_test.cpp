@@ -429,7 +429,7 @@ TEST(ReferenceOvqAttention, DictionaryLagsOneChunkWithRope) {
 }
 
 TEST(ReferenceDictionary, SizesAreThoseOfTheKernels) {
-  for (const Growth growth : {Growth::plateau, Growth::linear, Growth::all}) {
+  for (const Growth growth : {Growth::plateau, Growth::linear, Growth::all, Growth::square_root}) {
     for (const int64_t centroids : {int64_t{1}, int64_t{7}, int64_t{2048}, int64_t{1} << 40}) {
       for (const int64_t tokens : {int64_t{1}, int64_t{2}, int64_t{128}, int64_t{4095}, int64_t{1} << 41}) {
         const OvqOptions options{.centroids = centroids, .growth = growth, .total_tokens = 5000};
@@ -437,6 +437,17 @@ TEST(ReferenceDictionary, SizesAreThoseOfTheKernels) {
       }
     }
   }
+}
+
+TEST(ReferenceDictionary, SquareRootLeavesSlotsForLater) {
+  const auto target = [](int64_t tokens, Growth growth) {
+    return target_centroids({.centroids = 100, .growth = growth}, tokens);
+  };
+  EXPECT_EQ(target(1, Growth::square_root), 1);
+  EXPECT_EQ(target(150, Growth::square_root), 50);     // 100 (1 - 1 / 2)
+  EXPECT_EQ(target(400, Growth::square_root), 67);     // 100 (1 - 1 / 3)
+  EXPECT_EQ(target(495000, Growth::square_root), 99);  // 100 (1 - 1 / 99.5)
+  EXPECT_EQ(target(495000, Growth::plateau), 100);
 }
 
 TEST(ReferenceDictionary, PlateauRoundsToNearest) {

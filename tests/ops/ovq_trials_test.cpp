@@ -31,7 +31,8 @@ TrialRun run_trial(const OvqOptions& options, const Shape& shape = kTrialShape) 
 
 std::vector<OvqOptions> trials() {
   return {{.chunk = 8, .centroids = 12, .trial = Trial::two_nearest},
-          {.chunk = 8, .centroids = 12, .trial = Trial::value_norms}};
+          {.chunk = 8, .centroids = 12, .trial = Trial::value_norms},
+          {.chunk = 8, .centroids = 12, .trial = Trial::log_size}};
 }
 
 // However tokens are shared out, none of their mass is lost: sum c D = sum x over the tokens written.
@@ -88,9 +89,23 @@ TEST(OvqTrials, PiecesAreOnePass) {
 TEST(OvqTrials, WithACentroidForEveryTokenItIsAttention) {
   for (OvqOptions options : trials()) {
     SCOPED_TRACE(name_of(options.trial));
+    if (options.trial == Trial::log_size) continue;  // of another sharpness
     options.centroids = 2 * kTrialShape.time * kTrialShape.time;
     const TrialRun r = run_trial(options);
     EXPECT_TRUE(at::allclose(r.result.o, attention(r.inputs[0], r.inputs[1], r.inputs[2], r.inputs[3])));
+  }
+}
+
+// In the first chunk there are no centroids, in the second 8, if every token has one.
+TEST(OvqTrials, LogSizeSharpensWithTheDictionary) {
+  const OvqOptions options{.chunk = 8, .centroids = 2 * kTrialShape.time * kTrialShape.time, .trial = Trial::log_size};
+  const TrialRun r = run_trial(options);
+  const auto& x = r.inputs;
+  for (const int64_t chunk : {0, 1}) {
+    const double factor = std::log(1.0 + 8.0 * static_cast<double>(chunk + 1)) / std::log(129.0);
+    const Tensor expected = attention(x[0], x[1], x[2], x[3] * factor);
+    const auto rows = [&](const Tensor& o) { return o.slice(1, 8 * chunk, 8 * chunk + 8); };
+    EXPECT_TRUE(at::allclose(rows(r.result.o), rows(expected))) << chunk;
   }
 }
 

@@ -16,8 +16,9 @@ using ops::test::message_of;
 
 TEST(Keep, ChosenSizesKeepTheShare) {
   for (const int64_t length : {1, 16, 128, 1000, 65536}) {
-    for (const OvqOptions& growth : {OvqOptions{}, OvqOptions{.growth = Growth::all},
-                                     OvqOptions{.growth = Growth::linear, .total_tokens = 1000}}) {
+    for (const OvqOptions& growth :
+         {OvqOptions{}, OvqOptions{.growth = Growth::all}, OvqOptions{.growth = Growth::linear, .total_tokens = 1000},
+          OvqOptions{.growth = Growth::square_root}}) {
       for (const double keep : {0.05, 0.2, 0.33, 0.5, 0.8, 0.999999999999, 1.0}) {
         OvqOptions dictionary = growth;
         dictionary.centroids = centroids_for_keep(growth, keep, length, length + 40);

@@ -58,6 +58,12 @@ inline int64_t target_centroids(const OvqOptions& options, int64_t tokens) {
     case Growth::all:
       target = std::min(t, n);
       break;
+    case Growth::square_root: {
+      const auto most = static_cast<long double>(options.centroids);
+      const long double exact = most - most / std::sqrt(1 + 2 * static_cast<long double>(tokens) / most);
+      target = std::min<__int128>(t, std::max<__int128>(1, std::llround(exact)));
+      break;
+    }
   }
   return static_cast<int64_t>(target);
 }
