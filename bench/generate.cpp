@@ -147,6 +147,7 @@ GenerateReport run_generate(const GenerateBenchOptions& asked) {
   report.peak = measure_fma_peak(report.machine.isa, threads, 0.5);
   const models::ModelConfig config = models::model_preset(options.model).config;
   const std::shared_ptr<LanguageModel> model = models::make_model(config, 1);
+  model->eval();
   std::vector<Variant> variants = {{.name = "float32"}, {.name = "bfloat16", .narrow = true}};
   if (options.composed) {
     variants.insert(variants.begin(), {.name = "torch calls, float32", .backend = ops::Backend::composed});

@@ -17,6 +17,7 @@ TextModel load_text_model(const std::filesystem::path& directory, const std::str
   check_data(loaded.tokenizer->vocab() == loaded.model->config().vocab_size, "model", "the tokenizer has ",
              loaded.tokenizer->vocab(), " tokens; ", directory.string(), " has ", loaded.model->config().vocab_size);
   if (weights == StateDtype::bfloat16) loaded.model->store_bfloat16_weights();
+  loaded.model->eval();  // once, not for every token
   return loaded;
 }
 

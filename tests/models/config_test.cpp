@@ -100,7 +100,7 @@ TEST(Config, ErrorsNameTheFieldAndWhatIsAllowed) {
   EXPECT_EQ(error_with("/mixers/ovq/type", 3), "[config] mixers.ovq.type is 3; must be the name of a mixer");
   EXPECT_EQ(error_with("/mixers/ovq/type", "mamba"), "[config] unknown mixer type \"mamba\"; did you mean \"mamba2\"?");
   EXPECT_EQ(error_with("/mixers/ovq/growth", "fast"),
-            "[config] mixers.ovq.growth is \"fast\"; must be one of \"plateau\", \"linear\", \"all\"");
+            "[config] mixers.ovq.growth is \"fast\"; must be one of \"plateau\", \"linear\", \"all\", \"square-root\"");
   EXPECT_EQ(error_with("/mixers/ovq/chunk", 0), "[config] mixers.ovq.chunk is 0; must be an integer of at least 1");
   EXPECT_EQ(error_with("/mixers/ovq/rope", 1), "[config] mixers.ovq.rope is 1; must be true or false");
   EXPECT_EQ(error_with("/mixers/ovq/centroid", 9),
