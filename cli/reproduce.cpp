@@ -5,6 +5,7 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <csignal>
+#include <map>
 #include <memory>
 
 #include "bench/machine.h"
@@ -58,16 +59,17 @@ std::vector<fs::path> set_files(const std::string& set) {
   throw UsageError(unknown_name("set of experiments", set, names));
 }
 
+void add_once(std::vector<std::string>& all, const std::string& one) {
+  if (std::find(all.begin(), all.end(), one) == all.end()) all.push_back(one);
+}
+
 // Names and claims that no set has are errors, not nothing to do.
 void check_selection(const std::vector<experiments::ExperimentSet>& sets, const experiments::Selection& selection) {
   std::vector<std::string> names, claims;
-  const auto add = [](std::vector<std::string>& all, const std::string& one) {
-    if (std::find(all.begin(), all.end(), one) == all.end()) all.push_back(one);
-  };
   for (const auto& set : sets) {
-    for (const std::string& name : selectable_names(set)) add(names, name);
+    for (const std::string& name : selectable_names(set)) add_once(names, name);
     for (const auto& experiment : set.experiments) {
-      for (const int64_t claim : experiment.claims) add(claims, std::to_string(claim));
+      for (const int64_t claim : experiment.claims) add_once(claims, std::to_string(claim));
     }
   }
   const auto lacks = [](const std::vector<std::string>& known, const std::string& one) {
@@ -199,21 +201,24 @@ void run_again(const ReproduceArguments& arguments, const bench::Machine& machin
   fmt::print("{}: {} evaluations, every number equal\n", planned.label, before.evaluations.size());
 }
 
+// Set by set: groups of two sets may have the same name.
 std::string table_of(const std::vector<PlannedRun>& plan, const std::string& against = "") {
-  std::vector<experiments::ExperimentResult> results;
+  std::vector<std::string> names, sets;
+  std::map<std::string, std::vector<experiments::ExperimentResult>> results;
   for (const PlannedRun& run : plan) {
     if (run.tuning) continue;
-    if (auto result = run.finished()) results.push_back(std::move(*result));
+    auto result = run.finished();
+    if (!result) continue;
+    add_once(names, result->name);
+    add_once(sets, run.set);
+    results[run.set].push_back(std::move(*result));
   }
-  const auto named = [&](const experiments::ExperimentResult& result) { return result.name == against; };
-  if (!against.empty() && std::none_of(results.begin(), results.end(), named)) {
-    std::vector<std::string> names;
-    for (const auto& result : results) {
-      if (std::find(names.begin(), names.end(), result.name) == names.end()) names.push_back(result.name);
-    }
+  if (!against.empty() && std::find(names.begin(), names.end(), against) == names.end()) {
     throw UsageError(unknown_name("experiment with results", against, names));
   }
-  return to_markdown(results, against);
+  std::string text;
+  for (const std::string& set : sets) text += to_markdown(results[set], against);
+  return text;
 }
 
 void reproduce(ReproduceArguments arguments) {

@@ -63,6 +63,12 @@ void add_result(std::vector<GroupTable>& tables, const ExperimentResult& result)
   }
 }
 
+// Whether one is compared with the other, of another experiment; what has no dictionary is, with all sizes.
+bool compared(const RowKey& own, const RowKey& against) {
+  const bool same_size = own.by_keep == against.by_keep && own.size == against.size;
+  return (against.size == 0 || same_size) && own.options == against.options;
+}
+
 // The results without `against`, their evaluations less what it found in the same group with the same seed.
 std::vector<ExperimentResult> differences_to(const std::string& against, const std::vector<ExperimentResult>& results) {
   std::vector<ExperimentResult> all;
@@ -76,16 +82,15 @@ std::vector<ExperimentResult> differences_to(const std::string& against, const s
     ExperimentResult difference = result;
     difference.evaluations.clear();
     for (json evaluation : result.evaluations) {
-      RowKey key = key_of(result, evaluation);
-      key.experiment = against;
+      const RowKey key = key_of(result, evaluation);
       const auto found = std::find_if(other->evaluations.begin(), other->evaluations.end(), [&](const json& candidate) {
-        return key_of(*other, candidate) == key && candidate.at("length") == evaluation.at("length");
+        return compared(key, key_of(*other, candidate)) && candidate.at("length") == evaluation.at("length");
       });
       if (found == other->evaluations.end()) continue;
       evaluation[result.metric] = evaluation.at(result.metric).get<double>() - found->at(result.metric).get<double>();
       difference.evaluations.push_back(std::move(evaluation));
     }
-    all.push_back(std::move(difference));
+    if (!difference.evaluations.empty()) all.push_back(std::move(difference));
   }
   return all;
 }

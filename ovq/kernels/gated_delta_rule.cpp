@@ -37,7 +37,11 @@ Borders borders_of(const Sizes& s) {
   return {.heads = s.heads, .key_dim = s.key_dim, .columns = s.value_dim, .more = kChunk * padded(s.value_dim)};
 }
 
-int64_t cost_of(const Sizes& s) { return 3 * s.key_dim * s.value_dim + kChunk * (s.key_dim + s.value_dim); }
+Work work_of(const Sizes& s) {
+  return {.heads = s.heads,
+          .most = heads_that_fit(s.key_dim * state_stride(s.value_dim)),
+          .cost = 3 * s.key_dim * s.value_dim + kChunk * (s.key_dim + s.value_dim)};
+}
 
 }  // namespace
 }  // namespace recurrence
@@ -60,8 +64,7 @@ void gated_delta_rule_forward(const GatedDeltaRuleInputs& in, const GatedDeltaRu
   call.borders = check_borders<float>(kGatedDeltaRule, plan.pieces, borders_of(s), out.saved);
   const RecurrenceKernels& kernels = recurrence_kernels();
   for_each_task(
-      plan.pieces, s.heads, 1, {cost_of(s), s.key_dim * state_stride(s.value_dim)},
-      [&](int64_t heads) { return kernels.delta_scratch(call, heads, false); },
+      plan.pieces, work_of(s), [&](int64_t heads) { return kernels.delta_scratch(call, heads, false); },
       [&](const Piece& piece, const HeadRange& heads, float* scratch) {
         kernels.delta_forward(call, piece, heads, scratch);
       });
@@ -96,8 +99,7 @@ void gated_delta_rule_backward(const GatedDeltaRuleInputs& in, std::span<const f
   call.d_state = gradients.d_state;
   const RecurrenceKernels& kernels = recurrence_kernels();
   for_each_task(
-      plan.pieces, s.heads, 1, {2 * cost_of(s), s.key_dim * state_stride(s.value_dim)},
-      [&](int64_t heads) { return kernels.delta_scratch(call, heads, true); },
+      plan.pieces, work_of(s), [&](int64_t heads) { return kernels.delta_scratch(call, heads, true); },
       [&](const Piece& piece, const HeadRange& heads, float* scratch) {
         kernels.delta_backward(call, piece, heads, scratch);
       });

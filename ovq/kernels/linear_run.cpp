@@ -15,8 +15,12 @@ struct LinearPlan {
                 true);
   }
   Borders borders() const { return {.heads = sizes.value_heads, .key_dim = sizes.key_dim, .columns = sizes.value_dim}; }
-  int64_t state() const { return sizes.key_dim * state_stride(sizes.value_dim); }
-  int64_t cost() const { return 2 * sizes.key_dim * sizes.value_dim + kChunk * (sizes.key_dim + sizes.value_dim); }
+  Work work(int64_t group) const {
+    return {.heads = sizes.value_heads,
+            .group = group,
+            .most = heads_that_fit(sizes.key_dim * state_stride(sizes.value_dim)),
+            .cost = 2 * sizes.key_dim * sizes.value_dim + kChunk * (sizes.key_dim + sizes.value_dim)};
+  }
 };
 
 LinearPlan plan_linear(const LinearInputs& in) {
@@ -56,8 +60,7 @@ void linear_forward(const LinearInputs& in, const View<float>& o, const View<flo
   call.borders = check_borders<float>(in.op, plan.pieces, plan.borders(), saved);
   const RecurrenceKernels& kernels = recurrence_kernels();
   for_each_task(
-      plan.pieces, s.value_heads, 1, {plan.cost(), plan.state()},
-      [&](int64_t heads) { return kernels.linear_scratch(call, heads, false); },
+      plan.pieces, plan.work(1), [&](int64_t heads) { return kernels.linear_scratch(call, heads, false); },
       [&](const Piece& piece, const HeadRange& heads, float* scratch) {
         kernels.linear_forward(call, piece, heads, scratch);
       });
@@ -93,7 +96,7 @@ void linear_backward(const LinearInputs& in, std::span<const float> saved, const
   call.d_skips = gradients.d_skips.empty() ? nullptr : gradients.d_skips.data();
   const RecurrenceKernels& kernels = recurrence_kernels();
   for_each_task(
-      plan.pieces, s.value_heads, s.value_heads / s.heads, {2 * plan.cost(), plan.state()},
+      plan.pieces, plan.work(s.value_heads / s.heads),  // gradients of keys are sums over the heads of a group
       [&](int64_t heads) { return kernels.linear_scratch(call, heads, true); },
       [&](const Piece& piece, const HeadRange& heads, float* scratch) {
         kernels.linear_backward(call, piece, heads, scratch);

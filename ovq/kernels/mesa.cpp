@@ -22,7 +22,6 @@ struct MesaPlan {
   Borders borders() const {
     return {.heads = sizes.heads, .key_dim = sizes.key_dim, .columns = padded(sizes.key_dim) + sizes.value_dim};
   }
-  int64_t state() const { return sizes.key_dim * state_stride(borders().columns); }
   int64_t cost() const { return call.iterations / 2 * sizes.key_dim * (sizes.key_dim + kChunk); }
 };
 
@@ -71,9 +70,9 @@ void mesa_forward(const MesaInputs& in, const MesaOutputs& out) {
   call.borders = check_borders<float>(kMesa, plan.pieces, plan.borders(), out.saved);
   const RecurrenceKernels& kernels = recurrence_kernels();
   for_each_task(
-      plan.pieces, s.heads, 1, {plan.cost(), plan.state()}, [&](int64_t) { return kernels.mesa_scratch(call, false); },
-      [&](const Piece& piece, const HeadRange& heads, float* scratch) {
-        for (int64_t i = 0; i < heads.count; ++i) kernels.mesa_forward(call, piece, heads.first + i, scratch);
+      plan.pieces, {.heads = s.heads, .cost = plan.cost()}, [&](int64_t) { return kernels.mesa_scratch(call, false); },
+      [&](const Piece& piece, const HeadRange& head, float* scratch) {
+        kernels.mesa_forward(call, piece, head.first, scratch);
       });
 }
 
@@ -112,9 +111,9 @@ void mesa_backward(const MesaInputs& in, const MesaSaved& saved, View<const floa
   call.d_state = gradients.d_state;
   const RecurrenceKernels& kernels = recurrence_kernels();
   for_each_task(
-      plan.pieces, s.heads, 1, {plan.cost(), plan.state()}, [&](int64_t) { return kernels.mesa_scratch(call, true); },
-      [&](const Piece& piece, const HeadRange& heads, float* scratch) {
-        for (int64_t i = 0; i < heads.count; ++i) kernels.mesa_backward(call, piece, heads.first + i, scratch);
+      plan.pieces, {.heads = s.heads, .cost = plan.cost()}, [&](int64_t) { return kernels.mesa_scratch(call, true); },
+      [&](const Piece& piece, const HeadRange& head, float* scratch) {
+        kernels.mesa_backward(call, piece, head.first, scratch);
       });
   add_up(d_lambda, gradients.d_lambda);
 }

@@ -1,5 +1,7 @@
 #include "ovq/kernels/recurrence_run.h"
 
+#include <limits>
+
 namespace ovq::kernels::recurrence {
 
 Sizes check_queries_keys_values(const char* op, const View<const float>& q, const View<const float>& k,
@@ -34,10 +36,21 @@ int64_t border_count(std::span<const Piece> pieces) {
   return pieces.empty() ? 0 : pieces.back().first_border + chunks_of(pieces.back().sequence.length) + 1;
 }
 
-int64_t heads_together(int64_t heads, int64_t group, int64_t sequences, int threads, int64_t state) {
+int64_t heads_that_fit(int64_t state_floats) {
   constexpr int64_t kStates = 1 << 16;  // floats: a quarter of the L2 cache of most server cores
-  const int64_t fair = heads * sequences / threads, fitting = kStates / state;
-  return std::max<int64_t>(1, std::min({heads, fair, fitting}) / group) * group;
+  return std::max<int64_t>(1, kStates / std::max<int64_t>(1, state_floats));
+}
+
+int64_t heads_together(int64_t heads, int64_t group, int64_t most, int64_t sequences, int threads) {
+  int64_t best = group, least_work = std::numeric_limits<int64_t>::max();
+  for (int64_t together = group; together <= std::max(group, std::min(most, heads)); together += group) {
+    const int64_t tasks = (heads + together - 1) / together * sequences;
+    const int64_t work = (tasks + threads - 1) / threads * together;  // of the busiest thread
+    if (work > least_work) continue;
+    best = together;
+    least_work = work;
+  }
+  return best;
 }
 
 void add_up(std::span<const double> parts, std::span<float> totals) {

@@ -47,32 +47,38 @@ struct Scratch {
   Buffer<float> memory{Lifetime::scratch};
 };
 
-// What a kernel costs: multiply-adds of one token and head, and the floats of a head's state.
+// Heads whose states, of so many floats each, fit in L2 and leave room for the rest; at least 1.
+int64_t heads_that_fit(int64_t state_floats);
+
+// How many of `heads`, a multiple of `group`, a thread should take at once, at most `most` or a group: as many as do
+// not make the busiest thread's work more. `sequences` have about the same length.
+int64_t heads_together(int64_t heads, int64_t group, int64_t most, int64_t sequences, int threads);
+
+// What is to be done: `heads` of every piece, whole groups of them at a time, `most` together if they are more.
 struct Work {
-  int64_t cost = 0, state = 0;
+  int64_t heads = 0, group = 1, most = 1;
+  int64_t cost = 0;  // multiply-adds of a token and head; little work stays on one thread
 };
 
-// How many heads a thread computes together, a multiple of `group`: as few as all threads need to have some, and as fit
-// in L2 with their states.
-int64_t heads_together(int64_t heads, int64_t group, int64_t sequences, int threads, int64_t state);
-
-// body(piece, heads, scratch) for all heads of all pieces, whole groups at a time, with scratch_of(heads) floats of
-// memory. Little work stays on one thread. A head is computed by one thread, whatever heads are beside it, so results
-// do not depend on their number.
+// body(piece, heads, scratch) for all of it, with scratch_of(heads) floats of memory. A head is computed by one thread,
+// whatever heads are beside it, so results do not depend on their number.
 template <class ScratchOf, class Body>
-void for_each_task(std::span<const Piece> pieces, int64_t heads, int64_t group, const Work& work,
-                   const ScratchOf& scratch_of, const Body& body) {
+void for_each_task(std::span<const Piece> pieces, const Work& work, const ScratchOf& scratch_of, const Body& body) {
   constexpr int64_t kWorthThreads = 1 << 19;
-  int64_t tokens = 0;
-  for (const Piece& piece : pieces) tokens += piece.sequence.length;
-  const int threads = tokens * heads * work.cost < kWorthThreads ? 1 : max_threads();
-  const int64_t sequences = static_cast<int64_t>(pieces.size());
-  const int64_t together = heads_together(heads, group, sequences, threads, work.state);
-  const int64_t parts = (heads + together - 1) / together, scratch = scratch_of(together);
+  int64_t tokens = 0, longest = 1;
+  for (const Piece& piece : pieces) {
+    tokens += piece.sequence.length;
+    longest = std::max(longest, piece.sequence.length);
+  }
+  const int threads = tokens * work.heads * work.cost < kWorthThreads ? 1 : max_threads();
+  const int64_t together =
+      heads_together(work.heads, work.group, work.most, std::max<int64_t>(1, tokens / longest), threads);
+  const int64_t parts = (work.heads + together - 1) / together, scratch = scratch_of(together);
   std::vector<Scratch> own(threads);
-  parallel_for(sequences * parts, threads, [&](int64_t task, int thread) {
+  parallel_for(static_cast<int64_t>(pieces.size()) * parts, threads, [&](int64_t task, int thread) {
     const int64_t first = task % parts * together;
-    body(pieces[task / parts], HeadRange{first, std::min(together, heads - first)}, own[thread].memory.ensure(scratch));
+    body(pieces[task / parts], HeadRange{first, std::min(together, work.heads - first)},
+         own[thread].memory.ensure(scratch));
   });
 }
 

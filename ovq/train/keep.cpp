@@ -28,8 +28,7 @@ namespace {
 // N with N (1 - 1 / sqrt(1 + 2 T / N)) = keep T. With r = T / N that is (1 - keep r)^2 (1 + 2 r) = 1, of whose roots
 // r = 0 is none, and of 2 keep^2 r^2 - keep (4 - keep) r + 2 (1 - keep) = 0 the smaller one is meant.
 double square_root_centroids(double keep, double tokens) {
-  const double b = keep * (4 - keep), root = std::sqrt(b * b - 16 * keep * keep * (1 - keep));
-  return tokens * (b + root) / (4 * (1 - keep));
+  return tokens * keep * (4 - keep + std::sqrt(keep * (keep + 8))) / (4 * (1 - keep));
 }
 
 }  // namespace

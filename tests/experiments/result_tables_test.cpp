@@ -110,6 +110,20 @@ TEST(Results, DifferencesAreTakenSeedBySeed) {
             "\n");
 }
 
+// Full attention has no dictionary: what has one is compared with it at every size, and not the other way round.
+TEST(Results, DifferencesToWhatHasNoDictionary) {
+  const Experiment experiment = first_experiment();
+  Experiment other = experiment;
+  other.name = "sw-nope";
+  ExperimentResult full = result_of(other, 3, 0.75);
+  full.evaluations[0].erase("asked_keep");
+  full.evaluations[0]["centroids"] = 0;
+  const std::vector<ExperimentResult> results = {result_of(experiment, 3, 0.5), full};
+  EXPECT_NE(to_markdown(results, "sw-nope").find("| sw-ovq | keep 0.2 | -0.250 |"), std::string::npos)
+      << to_markdown(results, "sw-nope");
+  EXPECT_EQ(to_markdown(results, "sw-ovq"), "");
+}
+
 TEST(Results, AreReadFromADirectoryWithoutThoseOfSearches) {
   const TemporaryDirectory directory;
   std::filesystem::create_directories(directory.path() / "pair/search");

@@ -12,6 +12,7 @@
 #include "ovq/kernels/linear_attention.h"
 #include "ovq/kernels/mesa.h"
 #include "ovq/kernels/parallel.h"
+#include "ovq/kernels/recurrence_run.h"
 #include "ovq/kernels/reference/gated_delta_rule.h"
 #include "ovq/kernels/reference/linear_attention.h"
 #include "ovq/kernels/reference/mesa.h"
@@ -105,6 +106,7 @@ Values<float> run(const RecurrenceProblem& p) {
     const View<float> view = x.view();
     return Tensor({view.batch, view.time, view.heads, view.dim}, c.layout);
   };
+  const Tensor alone = like(p.v), after_alone = like(p.state);  // without what backward needs
   const Tensor o = like(p.v), after = like(p.state), d_q = like(p.q), d_k = like(p.k), d_v = like(p.v), d_g = like(p.g),
                d_beta = like(p.g), d_before = like(p.state), solution = like(p.q);
   std::vector<float> d_lambda(p.lambda.size()), d_a(p.a.size()), d_d(p.d.size());
@@ -120,6 +122,7 @@ Values<float> run(const RecurrenceProblem& p) {
                                      .cu_seqlens = c.cu_seqlens};
       std::vector<float> saved = saved_for(in);
       linear_attention_forward(in, {.o = o.view(), .state = after.view(), .saved = saved});
+      linear_attention_forward(in, {.o = alone.view(), .state = after_alone.view(), .saved = {}});
       linear_attention_backward(
           in, saved, d_o, d_after,
           {.d_q = d_q.view(), .d_k = d_k.view(), .d_v = d_v.view(), .d_g = d_g.view(), .d_state = d_before.view()});
@@ -136,6 +139,7 @@ Values<float> run(const RecurrenceProblem& p) {
                                     .cu_seqlens = c.cu_seqlens};
       std::vector<float> saved = saved_for(in);
       gated_delta_rule_forward(in, {.o = o.view(), .state = after.view(), .saved = saved});
+      gated_delta_rule_forward(in, {.o = alone.view(), .state = after_alone.view(), .saved = {}});
       gated_delta_rule_backward(in, saved, d_o, d_after,
                                 {.d_q = d_q.view(),
                                  .d_k = d_k.view(),
@@ -156,6 +160,7 @@ Values<float> run(const RecurrenceProblem& p) {
                          .cu_seqlens = c.cu_seqlens};
       std::vector<float> saved = saved_for(in);
       ssd_forward(in, {.o = o.view(), .state = after.view(), .saved = saved});
+      ssd_forward(in, {.o = alone.view(), .state = after_alone.view(), .saved = {}});
       ssd_backward(in, saved, d_o, d_after,
                    {.d_x = d_v.view(),
                     .d_dt = d_beta.view(),
@@ -178,6 +183,7 @@ Values<float> run(const RecurrenceProblem& p) {
                           .cu_seqlens = c.cu_seqlens};
       std::vector<float> saved = saved_for(in);
       mesa_forward(in, {.o = o.view(), .solution = solution.view(), .state = after.view(), .saved = saved});
+      mesa_forward(in, {.o = alone.view(), .solution = {}, .state = after_alone.view(), .saved = {}});
       mesa_backward(in, {.solution = solution.view(), .states = saved}, d_o, d_after,
                     {.d_q = d_q.view(),
                      .d_k = d_k.view(),
@@ -196,6 +202,7 @@ Values<float> run(const RecurrenceProblem& p) {
   if (c.rule != Rule::linear) values["d_beta"] = d_beta.values();
   if (c.rule == Rule::mesa) values["d_lambda"] = d_lambda;
   if (c.rule == Rule::ssd) values.insert({{"d_a", d_a}, {"d_d", d_d}});
+  EXPECT_TRUE(same_bits(alone.values(), values.at("o")) && same_bits(after_alone.values(), values.at("state"))) << c;
   return values;
 }
 
@@ -427,14 +434,40 @@ TEST_P(Recurrences, SameBitsForAnyNumberOfThreads) {
   }
 }
 
-// Three threads take two heads each, and one of them has the last of one group and the first of the other.
+// Of 6 heads three threads take two each, and one of them has the last of one group and the first of the other; of 10
+// they take 4, 4 and 2.
 TEST_P(Recurrences, ThreadsMayShareTheHeadsOfAGroup) {
   for (const Rule rule : {Rule::linear, Rule::ssd}) {
     for (const int64_t value_dim : {20, 32}) {
-      expect_same_bits_for_any_threads(
-          {.rule = rule, .time = 150, .groups = 2, .heads = 6, .key_dim = 32, .value_dim = value_dim});
-      expect_matches({.rule = rule, .time = 150, .groups = 2, .heads = 6, .key_dim = 32, .value_dim = value_dim});
+      for (const int64_t heads : {6, 10}) {
+        const RecurrenceCase c{
+            .rule = rule, .time = 150, .groups = 2, .heads = heads, .key_dim = 32, .value_dim = value_dim};
+        expect_same_bits_for_any_threads(c);
+        expect_matches(c);
+      }
     }
+  }
+}
+
+TEST(RecurrenceTasks, HeadsAreComputedTogetherWhereNoThreadWaits) {
+  using recurrence::heads_that_fit;
+  using recurrence::heads_together;
+  EXPECT_EQ(heads_together(6, 1, 8, 1, 2), 3);
+  EXPECT_EQ(heads_together(6, 1, 8, 1, 1), 6);
+  EXPECT_EQ(heads_together(6, 1, 2, 1, 1), 2);   // as many as fit
+  EXPECT_EQ(heads_together(6, 1, 8, 3, 2), 3);   // three tasks of 6 would be two rounds
+  EXPECT_EQ(heads_together(12, 1, 8, 1, 5), 3);  // six tasks of 2 too
+  EXPECT_EQ(heads_together(2, 1, 8, 1, 7), 1);
+  EXPECT_EQ(heads_together(6, 3, 8, 1, 7), 3);  // whole groups
+  EXPECT_EQ(heads_together(6, 3, 1, 1, 1), 3);  // even if they do not fit
+  EXPECT_EQ(heads_that_fit(128 * 144), 3);
+  EXPECT_EQ(heads_that_fit(1 << 20), 1);
+}
+
+// More heads than fit at once.
+TEST_P(Recurrences, ManyLargeHeads) {
+  for (const Rule rule : {Rule::linear, Rule::delta}) {
+    expect_matches({.rule = rule, .time = 70, .groups = 5, .heads = 5, .key_dim = 128, .value_dim = 128});
   }
 }
 
