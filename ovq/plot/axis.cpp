@@ -41,6 +41,9 @@ std::string with_thousands(double value) {
   return text;
 }
 
+// Whether a plain number is written so.
+bool in_thousandths(double value) { return std::abs(value) < 100 && std::abs(value) >= 1e-3; }
+
 }  // namespace
 
 std::string tick_text(Numbers numbers, double value) {
@@ -80,7 +83,13 @@ std::string value_text(Numbers numbers, double value) {
       break;
   }
   if (value == std::round(value) && std::abs(value) >= 2) return with_thousands(value);
-  return std::abs(value) < 100 && std::abs(value) >= 1e-3 ? fmt::format("{:.3f}", value) : fmt::format("{:.3g}", value);
+  return in_thousandths(value) ? fmt::format("{:.3f}", value) : fmt::format("{:.3g}", value);
+}
+
+std::string with_deviation(Numbers numbers, double value, double deviation) {
+  const bool thousandths = numbers == Numbers::plain && in_thousandths(value);
+  return value_text(numbers, value) + " ± " +
+         (thousandths ? fmt::format("{:.3f}", deviation) : value_text(numbers, deviation));
 }
 
 Scale::Scale(const Axis& axis, double low, double high) : spacing_(axis.spacing) {

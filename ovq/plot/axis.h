@@ -39,6 +39,8 @@ struct Axis {
 // As a label of the axis, short, and as a value in tables and hints, exact enough to be compared.
 std::string tick_text(Numbers numbers, double value);
 std::string value_text(Numbers numbers, double value);
+// "0.998 ± 0.001": both to the same place
+std::string with_deviation(Numbers numbers, double value, double deviation);
 
 struct Tick {
   double value = 0;

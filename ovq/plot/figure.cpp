@@ -210,9 +210,8 @@ Scale y_scale(const Figure& figure) {
 }
 
 std::string point_text(const Axis& y, const Point& point) {
-  const std::string value = value_text(y.numbers, point.y);
-  if (point.runs < 2) return value;
-  return fmt::format("{} ± {} ({} runs)", value, value_text(y.numbers, point.deviation), point.runs);
+  if (point.runs < 2) return value_text(y.numbers, point.y);
+  return fmt::format("{} ({} runs)", with_deviation(y.numbers, point.y, point.deviation), point.runs);
 }
 
 std::string to_svg(const Figure& figure) { return Drawing(figure).svg("", ""); }

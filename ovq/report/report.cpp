@@ -38,8 +38,8 @@ std::string verdict_text(const Judgement& judgement) {
 }
 
 std::string statistic_text(const experiments::Statistic& found, plot::Numbers numbers) {
-  const std::string mean = plot::value_text(numbers, found.mean);
-  return found.runs < 2 ? mean : mean + " ± " + plot::value_text(numbers, found.deviation);
+  return found.runs < 2 ? plot::value_text(numbers, found.mean)
+                        : plot::with_deviation(numbers, found.mean, found.deviation);
 }
 
 // "0.998 ± 0.001, at least 1.000 ± 0.000 − 0.02"; nothing if nothing was measured

@@ -86,6 +86,10 @@ TEST(Axis, NumbersAsPeopleReadThem) {
   EXPECT_EQ(value_text(Numbers::plain, 1800), "1,800");
   EXPECT_EQ(value_text(Numbers::plain, 0), "0");
   EXPECT_EQ(value_text(Numbers::si, -1234567), "-1.235M");
+  EXPECT_EQ(with_deviation(Numbers::plain, 0.99876, 0.00049), "0.999 ± 0.000");
+  EXPECT_EQ(with_deviation(Numbers::plain, 1, 0), "1.000 ± 0.000");
+  EXPECT_EQ(with_deviation(Numbers::plain, 1800, 2), "1,800 ± 2");
+  EXPECT_EQ(with_deviation(Numbers::plain, 1e-5, 1e-6), "1e-05 ± 1e-06");
 }
 
 }  // namespace
