@@ -52,7 +52,7 @@ struct Piece {
 };
 
 // Heads of a sequence that one thread computes together, chunk by chunk: rows of neighbouring heads lie on the same
-// pages, which took a tenth of the time to find when every head went through the sequence alone.
+// pages, and to find those again for every head took 5 to 8 % of forward's time.
 struct HeadRange {
   int64_t first = 0, count = 1;
 };
