@@ -10,6 +10,7 @@
 
 #include <cstdint>
 
+#include "hwy/cache_control.h"
 #include "hwy/highway.h"
 #include "ovq/kernels/simd/row_kernels.h"
 #include "ovq/kernels/simd/rows-inl.h"
@@ -26,6 +27,15 @@ HWY_INLINE void copy_row(const float* HWY_RESTRICT from, int64_t n, float* HWY_R
 
 HWY_INLINE void set_row(float value, int64_t n, float* HWY_RESTRICT to) {
   for (int64_t i = 0; i < n; ++i) to[i] = value;
+}
+
+// Fetches token t's row of `rows`, if there is one. Rows lie apart, with other rows between them, and the machine does
+// not guess where the next one is.
+inline constexpr int64_t kFetchAhead = 6;  // tokens
+HWY_INLINE void fetch_row(const float* rows, int64_t stride, int64_t t, int64_t time, int64_t n) {
+  if (t < 0 || t >= time) return;
+  constexpr int64_t kLine = 16;
+  for (int64_t i = 0; i < n; i += kLine) hwy::Prefetch(rows + t * stride + i);
 }
 
 // to <- to + a b
@@ -124,6 +134,7 @@ inline void heads_entry(const HeadRows& in, float* scratch, float* out, int64_t 
   const float* before = nullptr;
   for (int64_t t = 0; t < in.time; ++t) {
     float* const to = out + t * out_stride;
+    fetch_row(in.y, in.y_stride, t + kFetchAhead, in.time, n);
     const float* const own = head_row(in, t, {c, s, direct ? to : z[t % 2], inverse});
     if (direct) continue;
     if (t == 0) before = own;
@@ -214,6 +225,8 @@ inline void heads_backward_entry(const HeadRows& in, float* scratch, HeadRowsBac
   double d_share = 0;
   const float* next = nullptr;
   for (int64_t t = in.time - 1; t >= 0; --t) {
+    fetch_row(in.y, in.y_stride, t - count - kFetchAhead, in.time, n);
+    fetch_row(out.d_out, out.out_stride, t - kFetchAhead, in.time, n);
     const float* const z = head_row(in, t, {c, s, unit, inverse});
     const float* own = out.d_out + t * out.out_stride;
     if (in.angles != nullptr) {
