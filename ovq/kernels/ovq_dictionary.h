@@ -53,8 +53,7 @@ struct ChunkWrite {
 
 struct WriteScratch {
   Buffer<int32_t> first_member, next_member, founder;
-  Buffer<int32_t> order;
-  Buffer<uint64_t> ranks;
+  Buffer<int64_t> order;
   Buffer<float> panels, row;
   Buffer<float> wide;     // a centroid's key and value that are stored as bfloat16
   Buffer<float> weights;  // of the chunk's tokens

@@ -3,7 +3,6 @@
 #include <bit>
 #include <cstdint>
 #include <limits>
-#include <numeric>
 
 #include "ovq/base/random.h"
 #include "ovq/kernels/ovq_dictionary.h"
@@ -38,38 +37,30 @@ void number_founders(const ChunkWrite& write, int64_t size) {
   }
 }
 
-// assignment <- ~centroid for the `count` positions with the smallest rank, numbered by position; 0 elsewhere
-template <class Rank>
-void found_smallest(const ChunkWrite& write, int64_t size, WriteScratch& scratch, const Rank& rank) {
-  const int64_t chunk = write.options->chunk;
-  std::fill_n(write.assignment, chunk, 0);
-  if (write.new_count == 0) return;
-  int32_t* order = scratch.order.ensure(chunk);
-  std::iota(order, order + chunk, 0);
-  const auto before = [&](int32_t a, int32_t b) {
-    const auto rank_a = rank(a), rank_b = rank(b);
-    return rank_a < rank_b || (rank_a == rank_b && a < b);
-  };
-  if (write.new_count < chunk) std::nth_element(order, order + write.new_count, order + chunk, before);
-  for (int64_t i = 0; i < write.new_count; ++i) write.assignment[order[i]] = kFounds;
-  number_founders(write, size);
+// A float as an integer of the same order; -0 is 0.
+int32_t ordered(float x) {
+  const auto bits = std::bit_cast<int32_t>(x + 0.0f);
+  return bits < 0 ? bits ^ std::numeric_limits<int32_t>::max() : bits;
 }
 
-// found_smallest by similarity. Similarity and position as one integer in the same order: no branch of the selection
-// depends on a comparison of floats.
-void found_least_similar(const ChunkWrite& write, int64_t size, WriteScratch& scratch, const float* similarity) {
+// assignment <- ~centroid for the positions with the smallest order(position), earlier ones on a tie, numbered by
+// position; nearest[position] for the others, 0 where there is none.
+template <class Order>
+void found_first(const ChunkWrite& write, int64_t size, WriteScratch& scratch, const int32_t* nearest,
+                 const Order& order) {
   const int64_t chunk = write.options->chunk;
-  std::fill_n(write.assignment, chunk, 0);
-  if (write.new_count == 0) return;
-  uint64_t* ranks = scratch.ranks.ensure(chunk);
+  int64_t* numbers = scratch.order.ensure(2 * padded(chunk));
+  int64_t* ranks = numbers + padded(chunk);
+  for (int64_t p = 0; p < chunk; ++p) numbers[p] = order(p);
+  std::fill(numbers + chunk, ranks, 0);
+  read_kernels().rank(numbers, chunk, ranks);
+  auto centroid = static_cast<int32_t>(size);
   for (int64_t p = 0; p < chunk; ++p) {
-    const auto bits = std::bit_cast<uint32_t>(similarity[p] + 0.0f);  // -0 is 0
-    const uint32_t ordered = bits >> 31 != 0 ? ~bits : bits | 0x80000000u;
-    ranks[p] = uint64_t{ordered} << 32 | static_cast<uint64_t>(p);
+    const bool founds = ranks[p] < write.new_count;
+    const int32_t other = nearest == nullptr ? 0 : nearest[p];
+    write.assignment[p] = founds ? ~centroid : other;
+    centroid += founds ? 1 : 0;
   }
-  if (write.new_count < chunk) std::nth_element(ranks, ranks + write.new_count, ranks + chunk);
-  for (int64_t i = 0; i < write.new_count; ++i) write.assignment[ranks[i] & 0xffffffffu] = kFounds;
-  number_founders(write, size);
 }
 
 // How much a token of weight w wants to found a centroid: w (1 - s), a similarity above 1 counting as 1. What scores
@@ -82,7 +73,9 @@ struct FounderRank {
   bool operator<(const FounderRank& other) const {  // comes first
     return score > other.score || (score == other.score && similarity < other.similarity);
   }
-  bool operator==(const FounderRank&) const = default;
+  int64_t order() const {
+    return int64_t{ordered(-score)} * (int64_t{1} << 32) + (int64_t{ordered(similarity)} + (int64_t{1} << 31));
+  }
 };
 
 // Farthest-first traversal: key 0 (with weights the heaviest), then again and again the key of the first rank against
@@ -145,27 +138,24 @@ void choose_centroids(const Dictionary& dictionary, const ChunkWrite& write, Wri
     float* panels = scratch.panels.ensure(round_up(chunk, read_kernels().panel) * dictionary.key_dim);
     read_kernels().pack_keys(dictionary.pending_key(0), dictionary.rows.key_stride, chunk, dictionary.key_dim, panels);
   }
+  const float* similarity = dictionary.rows.best_similarity;
+  const int32_t* nearest = founding ? nullptr : dictionary.rows.best_centroid;
   if (options.new_centroids == NewCentroids::random) {
-    found_smallest(write, dictionary.size, scratch,
-                   [&](int32_t p) { return random_rank(options.seed, write.kv_head, write.chunk, p); });
+    found_first(write, dictionary.size, scratch, nearest, [&](int64_t p) {
+      return std::bit_cast<int64_t>(random_rank(options.seed, write.kv_head, write.chunk, p) ^ (uint64_t{1} << 63));
+    });
   } else if (founding && options.weighted) {
     found_farthest_first(dictionary, write, scratch, std::max_element(weights, weights + chunk) - weights,
                          [&](int64_t p, float nearest) { return FounderRank(weights[p], nearest); });
   } else if (founding) {
     found_farthest_first(dictionary, write, scratch, 0, [](int64_t, float nearest) { return nearest; });
   } else if (options.weighted) {
-    found_smallest(write, dictionary.size, scratch,
-                   [&](int32_t p) { return FounderRank(weights[p], dictionary.rows.best_similarity[p]); });
+    found_first(write, dictionary.size, scratch, nearest,
+                [&](int64_t p) { return FounderRank(weights[p], similarity[p]).order(); });
   } else {
-    found_least_similar(write, dictionary.size, scratch, dictionary.rows.best_similarity);
+    found_first(write, dictionary.size, scratch, nearest, [&](int64_t p) { return int64_t{ordered(similarity[p])}; });
   }
-  if (founding) {
-    join_founders(dictionary, write, scratch);
-    return;
-  }
-  int32_t* assignment = write.assignment;
-  const int32_t* nearest = dictionary.rows.best_centroid;
-  for (int64_t p = 0; p < chunk; ++p) assignment[p] = assignment[p] >= 0 ? nearest[p] : assignment[p];
+  if (founding) join_founders(dictionary, write, scratch);
 }
 
 }  // namespace detail

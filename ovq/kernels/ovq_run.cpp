@@ -131,18 +131,30 @@ TokenRow OvqRun::token(int64_t position, const OvqState* initial, int64_t batch)
           options_.weighted ? *inputs_.weights.row(of_batch, from, kv_head_) : 1.0f};
 }
 
-void OvqRun::place(const TokenRow& token, int64_t i) {
-  copy_row(token.key, dictionary_.key_dim, dictionary_.pending_key(i));
-  copy_row(token.value, dictionary_.value_dim, dictionary_.pending_value(i));
+// The tokens from `position` on become rows first ... first + count - 1 of the window.
+void OvqRun::place(int64_t position, int64_t count, int64_t first, const OvqState* initial, int64_t batch) {
+  // Apart from tokens of an incoming state, rows lie a fixed step apart: in heads of 16 finding each anew costs more
+  // than copying it.
+  const int64_t old = std::clamp<int64_t>(sequence_.position - position, 0, count);
+  for (int64_t i = 0; i < count;) {
+    const TokenRow from = token(position + i, initial, batch);
+    const int64_t rows = i < old ? 1 : count - i;
+    for (int64_t row = 0; row < rows; ++row, ++i) {
+      copy_row(from.key + row * inputs_.k.time_stride, dictionary_.key_dim, dictionary_.pending_key(first + i));
+      copy_row(from.value + row * inputs_.v.time_stride, dictionary_.value_dim, dictionary_.pending_value(first + i));
+    }
+  }
   if (!options_.weighted) return;
-  const int64_t row = dictionary_.size + i;
-  dictionary_.rows.weights[row] = token.weight;
-  dictionary_.rows.log_counts[row] = std::log2(token.weight);
+  for (int64_t i = 0; i < count; ++i) {
+    const int64_t row = dictionary_.size + first + i;
+    dictionary_.rows.weights[row] = token(position + i, initial, batch).weight;
+    dictionary_.rows.log_counts[row] = std::log2(dictionary_.rows.weights[row]);
+  }
 }
 
 void OvqRun::append(int64_t count) {
   const int64_t first = previous() + chunk_row();
-  for (int64_t i = 0; i < count; ++i) place(token(position_ + i, nullptr, 0), first + i);
+  place(position_, count, first, nullptr, 0);
   if (options_.rope) rotate_window(first, count);
 }
 
@@ -203,7 +215,7 @@ void OvqRun::rewind(int64_t chunk, int64_t rows, const OvqState* initial, int64_
   position_ = chunk * options_.chunk;
   const int64_t window = previous() + rows;
   const int64_t first = position_ - previous();
-  for (int64_t i = 0; i < window; ++i) place(token(first + i, initial, batch), i);
+  place(first, window, 0, initial, batch);
   if (options_.rope) rotate_window(0, window);
   position_ = std::max(position_, sequence_.position);
 }

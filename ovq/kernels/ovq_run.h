@@ -74,7 +74,7 @@ class OvqRun {
 
  private:
   void rotate_window(int64_t first, int64_t count);
-  void place(const TokenRow& token, int64_t i);  // as the i-th of the window
+  void place(int64_t position, int64_t count, int64_t first, const OvqState* initial, int64_t batch);
 
   const OvqInputs& inputs_;
   const OvqSequence& sequence_;

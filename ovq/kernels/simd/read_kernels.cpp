@@ -50,6 +50,8 @@ void pack_keys_entry(const float* keys, int64_t stride, int64_t count, int64_t d
   }
 }
 
+void rank_entry(const int64_t* numbers, int64_t count, int64_t* ranks) { rank_numbers(numbers, count, ranks); }
+
 const ReadKernels& kernels_of_target() {
   static const ReadKernels kernels = {
       .isa = hwy::TargetName(HWY_TARGET),
@@ -60,6 +62,7 @@ const ReadKernels& kernels_of_target() {
       .backward_finish = backward_finish_entry,
       .similarities = similarities_entry,
       .pack_keys = pack_keys_entry,
+      .rank = rank_entry,
   };
   return kernels;
 }

@@ -1,4 +1,4 @@
-// The search for the nearest centroid of a panel of keys, tile by tile.
+// The search for the nearest centroid of a panel of keys, tile by tile, and the order of a chunk's tokens.
 #if defined(OVQ_KERNELS_SIMD_SEARCH_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef OVQ_KERNELS_SIMD_SEARCH_INL_H_
 #undef OVQ_KERNELS_SIMD_SEARCH_INL_H_
@@ -78,6 +78,31 @@ HWY_NOINLINE void search_tile(const float* panel, const KeyRun& keys, int64_t ti
   for (int x = S::kBegin; x < S::kEnd; ++x) {
     hn::Store(best[x], d, best_similarity + x * kLanes);
     hn::Store(index[x], di, best_centroid + x * kLanes);
+  }
+}
+
+// ranks[i] <- how many of the numbers come before numbers[i]: the smaller ones, and equal ones in front of it. All
+// pairs, but no branch: with chunks of 32 a selection that guesses took a tenth of the forward of a head of 16.
+HWY_NOINLINE void rank_numbers(const int64_t* HWY_RESTRICT numbers, int64_t count, int64_t* HWY_RESTRICT ranks) {
+  const hn::ScalableTag<int64_t> d;
+  const auto lanes = static_cast<int64_t>(hn::Lanes(d));
+  for (int64_t first = 0; first < count; first += lanes) {
+    const auto own = hn::LoadU(d, numbers + first);
+    const auto position = hn::Iota(d, first);
+    const int64_t end = first + lanes < count ? first + lanes : count;
+    auto rank = hn::Set(d, first);  // masks are -1 where they hold
+    for (int64_t i = 0; i < first; ++i) {
+      rank = hn::Add(rank, hn::VecFromMask(d, hn::Gt(hn::Set(d, numbers[i]), own)));
+    }
+    for (int64_t i = first; i < end; ++i) {
+      const auto other = hn::Set(d, numbers[i]);
+      const auto in_front = hn::And(hn::Eq(other, own), hn::Lt(hn::Set(d, i), position));
+      rank = hn::Sub(rank, hn::VecFromMask(d, hn::Or(hn::Lt(other, own), in_front)));
+    }
+    for (int64_t i = end; i < count; ++i) {
+      rank = hn::Sub(rank, hn::VecFromMask(d, hn::Lt(hn::Set(d, numbers[i]), own)));
+    }
+    hn::StoreU(rank, d, ranks + first);
   }
 }
 
