@@ -16,6 +16,11 @@ inline void copy_row(const float* from, int64_t dim, float* to) {
   if (i < dim) std::memcpy(to + i, from + i, (dim - i) * sizeof(float));
 }
 
+// A hint that the row will be read soon.
+inline void fetch_row(const float* row, int64_t dim) {
+  for (int64_t i = 0; i < dim; i += kRowBlock) __builtin_prefetch(row + i);
+}
+
 // to[i] <- f(from[i], to[i]); the rows are the same or do not overlap
 template <class F>
 inline void update_row_by(const float* from, int64_t dim, float* to, const F& f) {
