@@ -165,7 +165,7 @@ class HeadBackward {
     load_write(write);
     write.new_count =
         std::count_if(write.assignment, write.assignment + options.chunk, [](int32_t a) { return a < 0; });
-    if (options.weighted || options.value_norms) {
+    if (options.weighted) {
       memory_.tokens.clear();
       for (int64_t p = 0; p < options.chunk; ++p) {
         memory_.tokens.push_back(run_.token(written * options.chunk + p, initial(), state_batch_));

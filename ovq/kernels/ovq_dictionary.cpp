@@ -4,7 +4,6 @@
 #include <array>
 #include <cmath>
 #include <cstring>
-#include <vector>
 
 #include "ovq/kernels/simd/read_kernels.h"
 #include "ovq/kernels/small_rows.h"
@@ -80,15 +79,11 @@ void update_row(float* row, const float* tokens, int64_t stride, const Members& 
   for (int64_t i = 0; i < dim; ++i) row[i] += rate * sum[i];
 }
 
-float norm_of(const float* row, int64_t dim) {
-  double squares = 0.0;
-  for (int64_t i = 0; i < dim; ++i) squares += static_cast<double>(row[i]) * row[i];
-  return static_cast<float>(std::sqrt(squares));
-}
-
 // row <- row / |row|; returns |row|. A zero row stays.
 float normalize_row(float* row, int64_t dim) {
-  const float norm = norm_of(row, dim);
+  double squares = 0.0;
+  for (int64_t i = 0; i < dim; ++i) squares += static_cast<double>(row[i]) * row[i];
+  const float norm = static_cast<float>(std::sqrt(squares));
   if (norm > 0.0f) {
     for (int64_t i = 0; i < dim; ++i) row[i] /= norm;
   }
@@ -103,34 +98,6 @@ void normalize_gradient(float* gradient, const float* normalized, float norm, in
   for (int64_t i = 0; i < dim; ++i) {
     gradient[i] = (gradient[i] - normalized[i] * static_cast<float>(along)) / norm;
   }
-}
-
-// row <- row norm / |row|. A zero row stays, and so does the row where there is no norm.
-UndoLog::Rescaling rescale_row(float* row, int64_t dim, float norm) {
-  const float own = norm_of(row, dim);
-  if (!(norm > 0.0f) || !(own > 0.0f)) return {};
-  const float factor = norm / own;
-  for (int64_t i = 0; i < dim; ++i) row[i] *= factor;
-  return {factor, norm};
-}
-
-// g <- factor (g - y (y . g)) with y the row over its norm, the gradient of rescale_row; returns that of the norm
-float rescale_gradient(float* gradient, const float* row, const UndoLog::Rescaling& rescaling, int64_t dim) {
-  if (!(rescaling.norm > 0.0f)) return 0.0f;
-  double along = 0.0;
-  for (int64_t i = 0; i < dim; ++i) along += static_cast<double>(row[i]) * gradient[i];
-  const double norm = rescaling.norm;
-  const auto radial = static_cast<float>(along / (norm * norm));
-  for (int64_t i = 0; i < dim; ++i) gradient[i] = rescaling.factor * (gradient[i] - row[i] * radial);
-  return static_cast<float>(along / norm);
-}
-
-// g <- g + d_norm x / |x|, for the norm of x; a zero row has no gradient
-void add_norm_gradient(float d_norm, const float* x, int64_t dim, float* gradient) {
-  const float norm = norm_of(x, dim);
-  if (d_norm == 0.0f || !(norm > 0.0f)) return;
-  const float factor = d_norm / norm;
-  update_row_by(x, dim, gradient, [=](float from, float to) { return to + factor * from; });
 }
 
 // A look-up for small counts: there is one logarithm per token, with heads of 16 for little other work.
@@ -182,12 +149,11 @@ void scaled_copy(const float* from, float factor, int64_t dim, float* to) {
 
 void UndoLog::reserve(int64_t rows_overwritten, int64_t rows_written, const Dictionary& dictionary,
                       const OvqOptions& options) {
-  entries = norms = rescalings = 0;
+  entries = norms = 0;
   centroid.ensure(rows_overwritten);
   rows.ensure(rows_overwritten * (dictionary.key_dim + dictionary.value_dim));
   if (options.normalize) norm.ensure(rows_written);
   if (options.weighted) count.ensure(rows_overwritten);
-  if (options.value_norms) rescaling.ensure(rows_written);
 }
 
 namespace {
@@ -235,11 +201,6 @@ void write_chunk_with(Dictionary& dictionary, const ChunkWrite& write, WriteScra
   const auto log_norm = [&](float norm) {
     if (log != nullptr) log->norm[log->norms++] = norm;
   };
-  const auto log_rescaling = [&](const UndoLog::Rescaling& rescaling) {
-    if (log != nullptr) log->rescaling[log->rescalings++] = rescaling;
-  };
-  // What the founders' values were multiplied by, until they are logged.
-  std::vector<UndoLog::Rescaling> founders(options.value_norms ? write.new_count : 0);
   const auto founder = [&](int64_t i) -> OpenRow {
     return {dictionary.pending_key(members.founder[i]), dictionary.pending_value(members.founder[i])};
   };
@@ -248,16 +209,6 @@ void write_chunk_with(Dictionary& dictionary, const ChunkWrite& write, WriteScra
     double count = rows.weights[centroid];
     for (; member != kNone; member = members.next[member]) count += weight_of(member);
     set_weight(rows, centroid, static_cast<float>(count));
-  };
-
-  // The mean norm of a row that tokens join, the row's own being that of its tokens so far
-  const auto mean_norm = [&](const float* row, int32_t member, float rate) {
-    const double own = norm_of(row, value_dim);
-    double change = 0.0;
-    for (; member != kNone; member = members.next[member]) {
-      change += weight_of(member) * (norm_of(tokens_v + member * rows.value_stride, value_dim) - own);
-    }
-    return static_cast<float>(own + rate * change);
   };
 
   for (int64_t i = 0; i < write.new_count; ++i) {
@@ -279,17 +230,8 @@ void write_chunk_with(Dictionary& dictionary, const ChunkWrite& write, WriteScra
     }
     join(centroid, member);
     const float rate = update_rate(options, count_of(rows, centroid));
-    const float norm = options.value_norms ? mean_norm(value, member, rate) : 0.0f;
     update_row(key, tokens_k, rows.key_stride, members, member, rate, key_dim, sum, weight_of);
     update_row(value, tokens_v, rows.value_stride, members, member, rate, value_dim, sum, weight_of);
-    if (options.value_norms) {
-      const UndoLog::Rescaling rescaling = rescale_row(value, value_dim, norm);
-      if (old) {
-        log_rescaling(rescaling);
-      } else {
-        founders[centroid - size] = rescaling;
-      }
-    }
     if (!old) return;
     if (options.normalize) log_norm(normalize_row(key, key_dim));
     store_row(dictionary, centroid, {key, value});
@@ -298,7 +240,6 @@ void write_chunk_with(Dictionary& dictionary, const ChunkWrite& write, WriteScra
   for (int64_t i = 0; i < write.new_count; ++i) {
     const OpenRow row = founder(i);
     if (options.normalize) log_norm(normalize_row(row.key, key_dim));
-    if (options.value_norms) log_rescaling(founders[i]);
     store_row(dictionary, size + i, row);
   }
   dictionary.size += write.new_count;
@@ -354,18 +295,6 @@ void unwrite_chunk(Dictionary& dictionary, const ChunkWrite& write, const Dictio
     }
   }
 
-  const UndoLog::Rescaling* rescalings = nullptr;  // of the overwritten rows, then of the founders'
-  float* d_norms = nullptr;                        // of the norms they were rescaled to
-  if (options.value_norms) {
-    log.rescalings -= overwritten + write.new_count;
-    rescalings = log.rescaling.data() + log.rescalings;
-    d_norms = scratch.d_norms.ensure(chunk);
-    for (int64_t i = 0; i < overwritten + write.new_count; ++i) {
-      const int64_t row = i < overwritten ? log.centroid[log.entries + i] : size + i - overwritten;
-      d_norms[i] = rescale_gradient(value_gradient(row), dictionary.value(row), rescalings[i], value_dim);
-    }
-  }
-
   // The founders' gradients step aside: the chunk's tokens get their rows back.
   const int64_t founder_floats = key_dim + value_dim + 1;
   float* founders = scratch.panels.ensure(write.new_count * founder_floats);
@@ -385,29 +314,21 @@ void unwrite_chunk(Dictionary& dictionary, const ChunkWrite& write, const Dictio
     }
   }
 
-  // The gradient g' of a written row, c dL/dc of its count and, where its value was rescaled, that of the norm.
+  // The gradient g' of a written row, and c dL/dc of its count.
   struct Written {
     int64_t row;
     const float *g_key, *g_value;
     float log_count;
-    float d_norm = 0.0f, norm = 0.0f;
   };
-  const auto with_norm = [&](Written to, int64_t written) {
-    if (!options.value_norms) return to;
-    to.d_norm = d_norms[written];
-    to.norm = rescalings[written].norm;
-    return to;
-  };
-  const auto founded = [&](int64_t i) {
+  const auto founded = [&](int64_t i) -> Written {
     const float* g = founders + i * founder_floats;
-    return with_norm({size + i, g, g + key_dim, options.weighted ? g[key_dim + value_dim] : 0.0f}, overwritten + i);
+    return {size + i, g, g + key_dim, options.weighted ? g[key_dim + value_dim] : 0.0f};
   };
   // With weights: dL/d log w = w (h' + g' . (x - D') / counts') of a row x that went into D' with weight w. Where D'
   // was rescaled it does not matter by how much: g' is perpendicular to it.
   const auto log_weight_gradient = [&](const Written& to, const float* key, const float* value, float weight) {
-    float along = along_gradient(to.g_key, key, dictionary.key(to.row), key_dim) +
-                  along_gradient(to.g_value, value, dictionary.value(to.row), value_dim);
-    if (to.d_norm != 0.0f) along += to.d_norm * (norm_of(value, value_dim) - to.norm);
+    const float along = along_gradient(to.g_key, key, dictionary.key(to.row), key_dim) +
+                        along_gradient(to.g_value, value, dictionary.value(to.row), value_dim);
     return weight * (to.log_count + along) / rows.weights[to.row];
   };
   const auto weight_of = [&](int64_t p) { return options.weighted ? write.tokens[p].weight : 1.0f; };
@@ -415,12 +336,6 @@ void unwrite_chunk(Dictionary& dictionary, const ChunkWrite& write, const Dictio
     if (!options.weighted) return;
     const TokenRow& token = write.tokens[p];
     gradient.log_counts[size + p] = log_weight_gradient(to, token.key, token.value, token.weight);
-  };
-
-  // d_v of a token from the norm of the row it went into with a share
-  const auto token_norm = [&](const Written& to, int64_t p, float share) {
-    if (to.d_norm == 0.0f) return;
-    add_norm_gradient(share * to.d_norm, write.tokens[p].value, value_dim, value_gradient(size + p));
   };
 
   // g <- (counts / counts') g' for the row, w g' / counts' for each member (constant rate: 1 - m rate, and rate)
@@ -431,7 +346,6 @@ void unwrite_chunk(Dictionary& dictionary, const ChunkWrite& write, const Dictio
     const float own = options.rate ? 1.0f - static_cast<float>(rows.counts[size + i] - 1) * rate : weight_of(p) * rate;
     scaled_copy(to.g_key, own, key_dim, key_gradient(size + p));
     scaled_copy(to.g_value, own, value_dim, value_gradient(size + p));
-    token_norm(to, p, own);
     token_log_weight(to, p);
   }
   int64_t entry = log.entries;
@@ -439,9 +353,8 @@ void unwrite_chunk(Dictionary& dictionary, const ChunkWrite& write, const Dictio
     const bool old = centroid < size;
     Written to;
     if (old) {
-      to = with_norm({centroid, key_gradient(centroid), value_gradient(centroid),
-                      options.weighted ? gradient.log_counts[centroid] : 0.0f},
-                     entry - log.entries);
+      to = {centroid, key_gradient(centroid), value_gradient(centroid),
+            options.weighted ? gradient.log_counts[centroid] : 0.0f};
     } else {
       to = founded(centroid - size);
     }
@@ -452,25 +365,23 @@ void unwrite_chunk(Dictionary& dictionary, const ChunkWrite& write, const Dictio
       const float weight = weight_of(member) * rate;
       scaled_copy(to.g_key, weight, key_dim, key_gradient(size + member));
       scaled_copy(to.g_value, weight, value_dim, value_gradient(size + member));
-      token_norm(to, member, weight);
       token_log_weight(to, member);
     }
     if (!old) return;
     float keep = 0.0f;
-    const float* before = log.rows.data() + entry * (key_dim + value_dim);
     if (options.weighted) {
+      const float* before = log.rows.data() + entry * (key_dim + value_dim);
       const float count_before = log.count[entry];
       keep = count_before / count_after;
       gradient.log_counts[centroid] = log_weight_gradient(to, before, before + key_dim, count_before);
       set_weight(rows, centroid, count_before);
     } else {
-      const int64_t count_before = rows.counts[centroid] - count;
-      keep = options.rate ? 1.0f - static_cast<float>(count) * rate : static_cast<float>(count_before) / count_after;
-      set_count(rows, centroid, count_before);
+      const int64_t before = rows.counts[centroid] - count;
+      keep = options.rate ? 1.0f - static_cast<float>(count) * rate : static_cast<float>(before) / count_after;
+      set_count(rows, centroid, before);
     }
     scaled_copy(to.g_key, keep, key_dim, key_gradient(centroid));
     scaled_copy(to.g_value, keep, value_dim, value_gradient(centroid));
-    add_norm_gradient(keep * to.d_norm, before + key_dim, value_dim, value_gradient(centroid));
     ++entry;
   });
 

@@ -48,7 +48,7 @@ struct ChunkWrite {
   int64_t new_count = 0;             // centroids it adds
   int64_t carried = 0;               // pending tokens behind it, which stay (rope)
   int32_t* assignment = nullptr;     // [L], encoded as in ovq_attention.h
-  const TokenRow* tokens = nullptr;  // [L]; with weights or value_norms, for unwrite_chunk
+  const TokenRow* tokens = nullptr;  // [L]; with weights, for unwrite_chunk
 };
 
 struct WriteScratch {
@@ -57,24 +57,16 @@ struct WriteScratch {
   Buffer<float> panels, row;
   Buffer<float> wide;     // a centroid's key and value that are stored as bfloat16
   Buffer<float> weights;  // of the chunk's tokens
-  Buffer<float> d_norms;  // with value_norms: of the rows written
 };
 
 // What writes overwrote, so that they can be taken back in reverse order.
 struct UndoLog {
-  // With value_norms: what a row was multiplied by, and its norm then. Without a norm it was not.
-  struct Rescaling {
-    float factor = 1.0f, norm = 0.0f;
-  };
-
   int64_t entries = 0;
   Buffer<int32_t> centroid;               // of each overwritten row
   Buffer<float> rows{Lifetime::scratch};  // its key and value before
   int64_t norms = 0;
   Buffer<float> norm;   // with normalize: of each row of D_k written, before the rescaling
   Buffer<float> count;  // with weights: of each overwritten row before
-  int64_t rescalings = 0;
-  Buffer<Rescaling> rescaling;  // with value_norms: of each row of D_v written
 
   void reserve(int64_t rows_overwritten, int64_t rows_written, const Dictionary& dictionary, const OvqOptions& options);
 };
@@ -84,8 +76,7 @@ struct UndoLog {
 void choose_centroids(const Dictionary& dictionary, const ChunkWrite& write, WriteScratch& scratch);
 
 // counts' <- counts + sum w,  D' <- D + sum w (x - D) / counts' (or the constant rate); founders become rows. Without
-// weights w = 1. Options may rescale the rows written. Rows stored as bfloat16 are rounded once, when all is done to
-// them; they have no log.
+// weights w = 1. Rows stored as bfloat16 are rounded once, when all is done to them; they have no log.
 void write_chunk(Dictionary& dictionary, const ChunkWrite& write, WriteScratch& scratch, UndoLog* log);
 
 // Gradient rows laid out as the dictionary's own.

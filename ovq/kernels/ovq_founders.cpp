@@ -49,6 +49,11 @@ template <class Order>
 void found_first(const ChunkWrite& write, int64_t size, WriteScratch& scratch, const int32_t* nearest,
                  const Order& order) {
   const int64_t chunk = write.options->chunk;
+  const auto other = [&](int64_t p) { return nearest == nullptr ? 0 : nearest[p]; };
+  if (write.new_count == 0) {
+    for (int64_t p = 0; p < chunk; ++p) write.assignment[p] = other(p);
+    return;
+  }
   int64_t* numbers = scratch.order.ensure(2 * padded(chunk));
   int64_t* ranks = numbers + padded(chunk);
   for (int64_t p = 0; p < chunk; ++p) numbers[p] = order(p);
@@ -57,8 +62,7 @@ void found_first(const ChunkWrite& write, int64_t size, WriteScratch& scratch, c
   auto centroid = static_cast<int32_t>(size);
   for (int64_t p = 0; p < chunk; ++p) {
     const bool founds = ranks[p] < write.new_count;
-    const int32_t other = nearest == nullptr ? 0 : nearest[p];
-    write.assignment[p] = founds ? ~centroid : other;
+    write.assignment[p] = founds ? ~centroid : other(p);
     centroid += founds ? 1 : 0;
   }
 }
@@ -73,7 +77,7 @@ struct FounderRank {
   bool operator<(const FounderRank& other) const {  // comes first
     return score > other.score || (score == other.score && similarity < other.similarity);
   }
-  int64_t order() const {
+  int64_t order() const {  // a number that is smaller where this comes first
     return int64_t{ordered(-score)} * (int64_t{1} << 32) + (int64_t{ordered(similarity)} + (int64_t{1} << 31));
   }
 };

@@ -131,7 +131,6 @@ TokenRow OvqRun::token(int64_t position, const OvqState* initial, int64_t batch)
           options_.weighted ? *inputs_.weights.row(of_batch, from, kv_head_) : 1.0f};
 }
 
-// The tokens from `position` on become rows first ... first + count - 1 of the window.
 void OvqRun::place(int64_t position, int64_t count, int64_t first, const OvqState* initial, int64_t batch) {
   // Apart from tokens of an incoming state, rows lie a fixed step apart: in heads of 16 finding each anew costs more
   // than copying it.

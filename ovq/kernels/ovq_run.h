@@ -74,6 +74,7 @@ class OvqRun {
 
  private:
   void rotate_window(int64_t first, int64_t count);
+  // The tokens from `position` on become rows first ... first + count - 1 of the window.
   void place(int64_t position, int64_t count, int64_t first, const OvqState* initial, int64_t batch);
 
   const OvqInputs& inputs_;

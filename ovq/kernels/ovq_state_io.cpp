@@ -114,11 +114,10 @@ constexpr int64_t largest_value() {
 // it is there) and f32.
 class OptionWriter {
  public:
-  OptionWriter(Writer& writer, int64_t count) : writer_(writer), left_(count) {}
+  explicit OptionWriter(Writer& writer) : writer_(writer) {}
 
   template <class T>
   void operator()(const char*, const T& value, const char*, const Range& = {}) {
-    if (left_-- <= 0) return;  // an older version: only defaults are left out
     if constexpr (is_optional<T>) {
       writer_.value(static_cast<int64_t>(value.has_value()));
       writer_.value(value.value_or(0.0f));
@@ -131,7 +130,6 @@ class OptionWriter {
 
  private:
   Writer& writer_;
-  int64_t left_;
 };
 
 class OptionReader {
@@ -164,33 +162,20 @@ class OptionReader {
 constexpr int64_t kFirstFields = 10;       // that the options had in versions 1 to 3; each that is appended is one more
 constexpr uint32_t kFirstWithStorage = 3;  // the version from which on the header says how the state is stored
 
-// The fields as numbers, to compare them.
-std::vector<double> field_values(OvqOptions options) {
-  std::vector<double> values;
-  const auto add = [&]<class T>(const char*, const T& value, const char*, const Range& = {}) {
-    if constexpr (is_optional<T>) {
-      values.push_back(value ? static_cast<double>(*value) : -1.0);
-    } else {
-      values.push_back(static_cast<double>(value));
-    }
-  };
-  list_fields(add, options);
-  return values;
+int64_t field_count() {
+  int64_t count = 0;
+  const auto counting = [&](const auto&...) { ++count; };
+  OvqOptions options;
+  list_fields(counting, options);
+  return count;
 }
 
-uint32_t version_with_fields(size_t count) {
-  return kFirstWithStorage + static_cast<uint32_t>(std::max(static_cast<int64_t>(count), kFirstFields) - kFirstFields);
-}
-
-uint32_t newest_version() { return version_with_fields(field_values({}).size()); }
+uint32_t newest_version() { return kFirstWithStorage + static_cast<uint32_t>(field_count() - kFirstFields); }
 
 // The oldest that can hold the state: what older programs can read, they shall.
-uint32_t version_of(const OvqOptions& options, StateDtype dtype) {
-  const std::vector<double> values = field_values(options), defaults = field_values({});
-  size_t needed = values.size();
-  while (needed > 0 && values[needed - 1] == defaults[needed - 1]) --needed;
-  if (dtype != StateDtype::float32 || static_cast<int64_t>(needed) > kFirstFields) return version_with_fields(needed);
-  return options.weighted ? 2 : 1;
+uint32_t version_of(bool weighted, StateDtype dtype) {
+  if (dtype != StateDtype::float32 || field_count() > kFirstFields) return newest_version();
+  return weighted ? 2 : 1;
 }
 
 int64_t fields_of_version(uint32_t version) {
@@ -248,15 +233,12 @@ void check_head(const HeadData& head, const OvqOptions& options, int64_t size, i
 int64_t OvqState::file_bytes_after(const OvqShape& shape, const OvqOptions& options, int64_t tokens, StateDtype dtype) {
   constexpr int64_t kInteger = sizeof(int64_t), kFloat = sizeof(float);
   int64_t header = sizeof(kMagic) + sizeof(uint32_t) + 6 * kInteger + sizeof(uint64_t);  // the checksum included
-  const uint32_t version = version_of(options, dtype);
-  int64_t left = fields_of_version(version);
   const auto add = [&]<class T>(const char*, const T&, const char*, const Range& = {}) {
-    if (left-- <= 0) return;
     header += is_optional<T> ? kInteger + kFloat : std::is_floating_point_v<T> ? kFloat : kInteger;
   };
   OvqOptions listed = options;
   list_fields(add, listed);
-  if (version >= kFirstWithStorage) header += 2 * kInteger;
+  if (version_of(options.weighted, dtype) >= kFirstWithStorage) header += 2 * kInteger;
   const int64_t size = size_after(options, 0, 0, tokens), rows = size + pending_tokens(options, tokens);
   const int64_t counts = options.weighted ? rows * kFloat : size * kInteger;
   const int64_t searched = searched_keys(options, tokens, size) * (kFloat + static_cast<int64_t>(sizeof(int32_t)));
@@ -268,7 +250,7 @@ int64_t OvqState::file_bytes_after(const OvqShape& shape, const OvqOptions& opti
 void OvqState::write(std::ostream& out) const {
   Writer writer(out);
   writer.bytes(kMagic, sizeof(kMagic));
-  const uint32_t version = version_of(options_, dtype_);
+  const uint32_t version = version_of(options_.weighted, dtype_);
   writer.value(version);
   writer.value(shape_.batch);
   writer.value(shape_.kv_heads);
@@ -278,7 +260,7 @@ void OvqState::write(std::ostream& out) const {
     writer.value(static_cast<int64_t>(options_.weighted));
     writer.value(static_cast<int64_t>(dtype_));
   }
-  OptionWriter option_writer(writer, fields_of_version(version));
+  OptionWriter option_writer(writer);
   OvqOptions options = options_;
   list_fields(option_writer, options);
   writer.value(position_);

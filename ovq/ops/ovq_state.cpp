@@ -88,7 +88,8 @@ State::State(PlainState plain) : plain_(std::move(plain)) {}
 
 kernels::OvqShape State::shape() const {
   if (fused()) return kernel_->shape();
-  return {plain_.keys.size(0), plain_.keys.size(1), plain_.keys.size(3), plain_.values.size(3)};
+  const int64_t more_columns = plain_.options.trial == kernels::Trial::value_norms ? 1 : 0;
+  return {plain_.keys.size(0), plain_.keys.size(1), plain_.keys.size(3), plain_.values.size(3) - more_columns};
 }
 
 int64_t State::nbytes() const {

@@ -181,14 +181,6 @@ Tensor update_rows(const Tensor& rows, const Tensor& tokens, const Membership& m
   return heads(updated, grown.size(2));
 }
 
-// The `touched` rows with the given norms; a zero row stays.
-Tensor rescaled(const Tensor& rows, const Tensor& touched, const Tensor& norms) {
-  const Tensor rescale = touched.logical_and(rows.detach().norm(2, {-1}, true) > 0);
-  // Only the rows that are rescaled are divided: a zero row has no gradient of its norm.
-  const Tensor safe = at::where(rescale, rows, at::ones_like(rows));
-  return at::where(rescale, safe * (norms / safe.norm(2, {-1}, true)), rows);
-}
-
 // Writes the first L pending tokens to the dictionary.
 void write_chunk(PlainState& state, int64_t committed, const Tensor& forced) {
   const OvqOptions& options = state.options;
@@ -218,17 +210,16 @@ void write_chunk(PlainState& state, int64_t committed, const Tensor& forced) {
   const Tensor counts = at::cat({state.counts, none}, 2).scatter_add(2, members.centroid, members.weight);
   members.rate = options.rate ? at::full_like(members.centroid, *options.rate, dtype)
                               : members.weight.to(dtype) / counts.gather(2, members.centroid).to(dtype);
-  Tensor norms;  // of values
-  if (options.value_norms) {
-    norms = update_rows(state.values.norm(2, {-1}, true), tokens_v.norm(2, {-1}, true), members, founder);
-  }
   state.keys = update_rows(state.keys, tokens_k, members, founder);
   state.values = update_rows(state.values, tokens_v, members, founder);
   state.counts = counts;
-  if (options.normalize || options.value_norms) {
-    const Tensor touched = at::zeros_like(counts, at::kBool).scatter_(2, members.centroid, true).unsqueeze(-1);
-    if (options.normalize) state.keys = rescaled(state.keys, touched, at::ones({}, state.keys.options()));
-    if (options.value_norms) state.values = rescaled(state.values, touched, norms);
+  if (options.normalize) {
+    const Tensor touched = at::zeros_like(counts, at::kBool).scatter_(2, choice.centroid, true).unsqueeze(-1);
+    const Tensor norm = state.keys.detach().norm(2, {-1}, true);
+    const Tensor rescale = touched.logical_and(norm > 0);
+    // Only the rows that are rescaled are divided: a zero row has no gradient of its norm.
+    const Tensor safe = at::where(rescale, state.keys, at::ones_like(state.keys));
+    state.keys = at::where(rescale, safe / safe.norm(2, {-1}, true), state.keys);
   }
   state.pending_keys = state.pending_keys.slice(2, chunk);
   state.pending_values = state.pending_values.slice(2, chunk);
@@ -238,6 +229,17 @@ void write_chunk(PlainState& state, int64_t committed, const Tensor& forced) {
 // True where a key of the window lies after the query: [G * r, window] for the window's last r tokens
 Tensor future(const Tensor& like, int64_t group, int64_t count, int64_t window) {
   return at::ones({count, window}, like.options().dtype(at::kBool)).triu(window - count + 1).repeat({group, 1});
+}
+
+// Trial::value_norms: values carry their norm as one more column, so that a centroid's is the mean of its members'.
+Tensor with_norms(const Tensor& values) { return at::cat({values, values.norm(2, {-1}, true)}, -1); }
+
+// What is read: with value_norms the mean of the values, as long as its members are on average. A zero row stays.
+Tensor readable(const PlainState& state, const Tensor& values) {
+  if (state.options.trial != Trial::value_norms) return values;
+  const int64_t dim = values.size(-1) - 1;
+  const Tensor mean = values.slice(-1, 0, dim), norm = values.slice(-1, dim);
+  return mean * (norm / (mean.square().sum(-1, true) + 1e-12).sqrt());
 }
 
 // Trial::log_size: what beta is multiplied by, 1 for 128 entries. It does not depend on how tokens arrive.
@@ -253,11 +255,12 @@ Tensor read_chunk(const PlainState& state, const Tensor& rows, const Tensor& win
   Tensor recent = at::matmul(rows, window_keys.transpose(-1, -2));
   if (state.options.weighted) recent.add_(at::log(state.pending_weights).unsqueeze(-2));
   recent.masked_fill_(hidden, -kInfinity);
-  if (size == 0) return at::matmul(at::softmax(recent, -1), state.pending_values);
+  const Tensor window_values = readable(state, state.pending_values);
+  if (size == 0) return at::matmul(at::softmax(recent, -1), window_values);
   const Tensor log_counts = at::log(state.counts.to(rows.scalar_type())).unsqueeze(-2);
   const Tensor distant = at::matmul(rows, state.keys.transpose(-1, -2)).add_(log_counts);
   const auto p = at::softmax(at::cat({distant, recent}, -1), -1).split({size, window}, -1);
-  return at::matmul(p[0], state.values).add_(at::matmul(p[1], state.pending_values));
+  return at::matmul(p[0], readable(state, state.values)).add_(at::matmul(p[1], window_values));
 }
 
 // How many of `time` tokens belong to each chunk, the first of which has `row` tokens already.
@@ -281,7 +284,8 @@ PlainState PlainState::empty(const Tensor& k, const Tensor& v, const OvqOptions&
   PlainState state;
   state.options = options;
   state.keys = state.pending_keys = k.new_zeros({batch, heads, 0, k.size(3)});
-  state.values = state.pending_values = v.new_zeros({batch, heads, 0, v.size(3)});
+  const int64_t value_columns = v.size(3) + (options.trial == Trial::value_norms ? 1 : 0);
+  state.values = state.pending_values = v.new_zeros({batch, heads, 0, value_columns});
   const bool real = options.weighted || options.trial == Trial::two_nearest;
   state.counts = at::zeros({batch, heads, 0}, real ? k.options() : k.options().dtype(at::kLong));
   if (options.weighted) state.pending_weights = k.new_zeros({batch, heads, 0});
@@ -301,7 +305,7 @@ PlainResult plain_ovq_attention(const Tensor& q, const Tensor& k, const Tensor& 
   if (!sizes.empty()) {
     queries = pieces(q * beta.unsqueeze(-1));
     keys = pieces(k);
-    values = pieces(v);
+    values = pieces(options.trial == Trial::value_norms ? with_norms(v) : v);
     if (options.weighted) masses = pieces(weights);
   }
   std::vector<Tensor> outputs;

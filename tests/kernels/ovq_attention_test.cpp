@@ -7,8 +7,10 @@
 #include <cmath>
 #include <cstdint>
 #include <limits>
+#include <numeric>
 #include <vector>
 
+#include "ovq/kernels/simd/read_kernels.h"
 #include "tests/kernels/compare.h"
 #include "tests/kernels/fixtures.h"
 #include "tests/kernels/ovq_choices.h"
@@ -185,6 +187,23 @@ TEST_P(OvqAttentionForward, TiesAreBrokenAsWritten) {
       std::generate(row, row + c.key_dim, [&] { return static_cast<float>(random.below(3)) - 1; });
     });
     EXPECT_EQ(run_forward(problem.inputs()).assignments, expected_forward<double>(problem.inputs()).assignments);
+  }
+}
+
+TEST_P(OvqAttentionForward, RanksAreThoseOfAStableSort) {
+  constexpr int64_t kSmallest = std::numeric_limits<int64_t>::min(), kLargest = std::numeric_limits<int64_t>::max();
+  Random random(3);
+  for (int64_t count = 1; count <= 40; ++count) {
+    std::vector<int64_t> numbers(detail::padded(count)), ranks(detail::padded(count));
+    for (int64_t i = 0; i < count; ++i) {
+      const int64_t pick = random.below(9);
+      numbers[i] = pick == 0 ? kSmallest : pick == 1 ? kLargest : pick - 5;
+    }
+    detail::read_kernels().rank(numbers.data(), count, ranks.data());
+    std::vector<int64_t> order(count);
+    std::iota(order.begin(), order.end(), 0);
+    std::stable_sort(order.begin(), order.end(), [&](int64_t a, int64_t b) { return numbers[a] < numbers[b]; });
+    for (int64_t i = 0; i < count; ++i) EXPECT_EQ(ranks[order[i]], i) << count;
   }
 }
 

@@ -47,9 +47,8 @@ inline std::ostream& operator<<(std::ostream& out, const OvqCase& c) {
       << c.key_dim << "/" << c.value_dim << ", chunk " << c.options.chunk << ", centroids " << c.options.centroids
       << ", growth " << static_cast<int>(c.options.growth) << ", random "
       << (c.options.new_centroids == NewCentroids::random) << ", rate " << c.options.rate.value_or(0) << ", normalize "
-      << c.options.normalize << ", value norms " << c.options.value_norms << ", rope " << c.options.rope
-      << ", weighted " << c.options.weighted << ", layout " << static_cast<int>(c.layout) << ", keys "
-      << static_cast<int>(c.keys) << ", " << name_of(c.dtype);
+      << c.options.normalize << ", rope " << c.options.rope << ", weighted " << c.options.weighted << ", layout "
+      << static_cast<int>(c.layout) << ", keys " << static_cast<int>(c.keys) << ", " << name_of(c.dtype);
   for (int64_t offset : c.cu_seqlens) out << ", " << offset;
   return out;
 }
@@ -310,7 +309,7 @@ inline std::string bytes_of(const OvqState& state) {
 // that a chunk moves no row far beyond its members.
 inline std::vector<OvqOptions> option_variants(int64_t chunk, int64_t centroids) {
   const OvqOptions base{.chunk = chunk, .centroids = centroids};
-  std::vector<OvqOptions> variants(18, base);
+  std::vector<OvqOptions> variants(15, base);
   variants[1].growth = Growth::linear;
   variants[1].total_tokens = 90;
   variants[2].growth = Growth::all;
@@ -340,14 +339,6 @@ inline std::vector<OvqOptions> option_variants(int64_t chunk, int64_t centroids)
   variants[14].rope = true;
   variants[14].normalize = true;
   variants[14].growth = Growth::all;
-  variants[15].value_norms = true;
-  variants[16].value_norms = true;
-  variants[16].rope = true;
-  variants[16].normalize = true;
-  variants[17].value_norms = true;
-  variants[17].weighted = true;
-  variants[17].normalize = true;
-  variants[17].growth = Growth::square_root;
   return variants;
 }
 
@@ -363,7 +354,7 @@ inline std::vector<OvqCase> pairs_of_sizes(std::span<const HeadCounts, 5> heads)
   for (int64_t i = 0; i < 14; ++i) {
     for (int64_t j = 0; j < 7; ++j) {
       const auto [batch, query_heads, kv_heads] = heads[(i + 2 * j) % 5];
-      OvqOptions options = option_variants(kChunks[(i + j) % 5], kCentroids[(i + 3 * j) % 4])[(3 * i + j) % 18];
+      OvqOptions options = option_variants(kChunks[(i + j) % 5], kCentroids[(i + 3 * j) % 4])[(3 * i + j) % 15];
       if (kDims[j] % 2 == 1) options.rope = false;
       if (kDims[j] == 1) options.normalize = false;
       cases.push_back({.batch = batch,

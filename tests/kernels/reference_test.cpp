@@ -261,29 +261,12 @@ OvqChunk<double> chunk_of(const OvqHeadInputs<double>& inputs, int64_t first, in
           0};
 }
 
-// By hand: the values (3, 0) and (0, 4) merge. Their mean (1.5, 2) has the norm 2.5 and gets 3.5; the next token of the
-// centroid, (0, 5), moves a third of the way, and the norm from 3.5 to 4.
-TEST(ReferenceValueNorms, MergedValuesAreAsLongAsTheirTokens) {
-  const OvqOptions options{.chunk = 2, .value_norms = true};
-  OvqDictionary<double> dictionary = empty_state<double>(1, 2).dictionary;
-  const auto write = [&](std::vector<double> values, const std::vector<int32_t>& assignments) {
-    OvqChunk<double> chunk{Matrix<double>(2, 1), Matrix<double>(2, 2), {1.0, 1.0}, 0, 0};
-    chunk.values.data = std::move(values);
-    write_chunk(dictionary, chunk, assignments, options);
-  };
-  write({3, 0, 0, 4}, {~0, 0});
-  EXPECT_TRUE(close(dictionary.values.data, {2.1, 2.8}, kExact));
-  write({0, 5, 7, 7}, {0, ~1});
-  const double x = 2.1 * 2 / 3, y = 2.8 * 2 / 3 + 5.0 / 3, factor = 4 / std::sqrt(x * x + y * y);
-  EXPECT_TRUE(close(dictionary.values.data, {x * factor, y * factor, 7, 7}, kExact));
-}
-
 // A weight of 2 is the token twice in the chunk; a member's weight, and a founder's.
 TEST(ReferenceWeights, TwoIsTheTokenTwice) {
   for (const bool normalize : {false, true}) {
     for (const int64_t doubled : {1, 3}) {
       Random random(13);
-      const OvqOptions options{.chunk = 6, .normalize = normalize, .weighted = true, .value_norms = normalize};
+      const OvqOptions options{.chunk = 6, .normalize = normalize, .weighted = true};
       OvqHeadInputs<double> inputs = random_head(options, 12, random);
       inputs.weights.assign(12, 1.0);
       OvqDictionary<double> once = empty_state<double>(6, 3).dictionary;

@@ -93,7 +93,6 @@ std::vector<NamedCase> every_mixer() {
       ovq_case("OvqRandom", {.dictionary = {.new_centroids = NewCentroids::random, .seed = 3}}),
       ovq_case("OvqConstantRate", {.dictionary = {.rate = 0.025f}}),
       ovq_case("OvqNormalize", {.dictionary = {.normalize = true}}),
-      ovq_case("OvqValueNorms", {.dictionary = {.value_norms = true}}),
       ovq_case("OvqWeighted", {.weighted_writes = true}),
       ovq_case("OvqWeightedGrouped", {.heads = kGrouped, .dictionary = {.normalize = true}, .weighted_writes = true}),
       ovq_case("OvqWeightedShift", {.heads = with(kHeads, kShift), .weighted_writes = true}),

@@ -5,8 +5,6 @@
 //   counts' = counts + m,   m = sum_{t: a_t = n} w_t
 //   D'[n] = D[n] + rate[n] sum_{t: a_t = n} w_t (x_t - D[n]),   rate[n] = 1 / counts'[n] or a constant
 //   normalize: D_k''[n] = D_k'[n] / |D_k'[n]|
-//   value_norms: D_v''[n] = r'[n] D_v'[n] / |D_v'[n]|, where r'[n] is updated as a column of D_v would be: from
-//   r[n] = |D_v[n]| with the tokens' |v_t|; only rows that tokens joined
 //
 //   g'[n] = (g''[n] - y (y . g''[n])) / |D_k'[n]| with y = D_k''[n]
 //   g[n] = (1 - m rate[n]) g'[n],   dx_t = w_t rate[n] g'[n] for the members, g[n] for the founder
@@ -266,40 +264,13 @@ void normalize_rows(Matrix<Scalar>& rows, const OvqWritePlan& plan) {
   }
 }
 
-// The norms of rows, as a column.
-template <class Scalar>
-Matrix<Scalar> norms_of(const Matrix<Scalar>& rows) {
-  Matrix<Scalar> norms(rows.rows, 1);
-  for (int64_t n = 0; n < rows.rows; ++n) norms[n][0] = std::sqrt(dot(rows[n], rows[n], rows.columns));
-  return norms;
-}
-
-// Whether value_norms rescales row n of the updated values.
-template <class Scalar>
-bool is_rescaled(const Matrix<Scalar>& values, const Matrix<Scalar>& norms, const OvqWritePlan& plan, int64_t n) {
-  return plan.joined[n] > 0 && norms[n][0] > 0 && dot(values[n], values[n], values.columns) > 0;
-}
-
-// Rescales rows that tokens joined to the updated norms.
-template <class Scalar>
-void rescale_values(Matrix<Scalar>& values, const Matrix<Scalar>& norms, const OvqWritePlan& plan) {
-  const Matrix<Scalar> own = norms_of(values);
-  for (int64_t n = 0; n < values.rows; ++n) {
-    if (!is_rescaled(values, norms, plan, n)) continue;
-    for (int64_t i = 0; i < values.columns; ++i) values[n][i] *= norms[n][0] / own[n][0];
-  }
-}
-
 template <class Scalar>
 void write_chunk(OvqDictionary<Scalar>& dictionary, const OvqChunk<Scalar>& chunk,
                  const std::vector<int32_t>& assignments, const OvqOptions& options) {
   const OvqWritePlan plan = plan_write(dictionary, chunk, assignments, options);
   dictionary.keys = update_rows(dictionary.keys, chunk.keys, chunk.weights, assignments, plan);
-  const Matrix<Scalar> norms =
-      update_rows(norms_of(dictionary.values), norms_of(chunk.values), chunk.weights, assignments, plan);
   dictionary.values = update_rows(dictionary.values, chunk.values, chunk.weights, assignments, plan);
   if (options.normalize) normalize_rows(dictionary.keys, plan);
-  if (options.value_norms) rescale_values(dictionary.values, norms, plan);
   dictionary.counts.resize(dictionary.size());
   for (int64_t n = 0; n < dictionary.size(); ++n) {
     dictionary.counts[n] = static_cast<Scalar>(plan.counts[n] + plan.joined[n]);
@@ -368,32 +339,6 @@ void normalize_rows_backward(Matrix<Scalar>& gradient, const Matrix<Scalar>& row
   }
 }
 
-// gradient: of the rescaled values on entry, of `values` (not rescaled yet) on return. Returns that of the norms.
-template <class Scalar>
-Matrix<Scalar> rescale_values_backward(Matrix<Scalar>& gradient, const Matrix<Scalar>& values,
-                                       const Matrix<Scalar>& norms, const OvqWritePlan& plan) {
-  Matrix<Scalar> d_norms(values.rows, 1);
-  const Matrix<Scalar> own = norms_of(values);
-  for (int64_t n = 0; n < values.rows; ++n) {
-    if (!is_rescaled(values, norms, plan, n)) continue;
-    std::vector<Scalar> y(values[n], values[n] + values.columns);
-    for (Scalar& element : y) element /= own[n][0];
-    d_norms[n][0] = dot(y.data(), gradient[n], values.columns);
-    add_scaled(gradient[n], -d_norms[n][0], y.data(), values.columns);
-    for (int64_t i = 0; i < values.columns; ++i) gradient[n][i] *= norms[n][0] / own[n][0];
-  }
-  return d_norms;
-}
-
-// gradient <- gradient + d_norms row / |row|; a zero row has none
-template <class Scalar>
-void norms_backward(const Matrix<Scalar>& rows, const Matrix<Scalar>& d_norms, Matrix<Scalar>& gradient) {
-  const Matrix<Scalar> norms = norms_of(rows);
-  for (int64_t n = 0; n < rows.rows; ++n) {
-    if (norms[n][0] > 0) add_scaled(gradient[n], d_norms[n][0] / norms[n][0], rows[n], rows.columns);
-  }
-}
-
 // gradient: of the dictionary after the write on entry, before it on return. Returns that of the chunk's tokens.
 template <class Scalar>
 OvqRowGradients<Scalar> write_chunk_backward(const OvqDictionary<Scalar>& before, const OvqChunk<Scalar>& chunk,
@@ -402,13 +347,9 @@ OvqRowGradients<Scalar> write_chunk_backward(const OvqDictionary<Scalar>& before
   const OvqWritePlan plan = plan_write(before, chunk, assignments, options);
   const Matrix<Scalar> keys = update_rows(before.keys, chunk.keys, chunk.weights, assignments, plan);
   if (options.normalize) normalize_rows_backward(gradient.keys, keys, plan);
-  const Matrix<Scalar> values = update_rows(before.values, chunk.values, chunk.weights, assignments, plan);
-  const Matrix<Scalar> norms_before = norms_of(before.values), token_norms = norms_of(chunk.values);
-  const Matrix<Scalar> norms = update_rows(norms_before, token_norms, chunk.weights, assignments, plan);
-  Matrix<Scalar> d_norms(values.rows, 1);
-  if (options.value_norms) d_norms = rescale_values_backward(gradient.values, values, norms, plan);
   OvqRowGradients<Scalar> d_tokens(chunk.keys.rows, chunk.keys.columns, chunk.values.columns);
   if (options.weighted) {
+    const Matrix<Scalar> values = update_rows(before.values, chunk.values, chunk.weights, assignments, plan);
     std::vector<Scalar>& d_counts = gradient.weights;
     for (int64_t t = 0; t < chunk.keys.rows; ++t) {
       d_tokens.weights[t] = d_counts[assignments[t] < 0 ? ~assignments[t] : assignments[t]];
@@ -416,14 +357,10 @@ OvqRowGradients<Scalar> write_chunk_backward(const OvqDictionary<Scalar>& before
     mean_weights_backward(before.keys, chunk.keys, keys, gradient.keys, assignments, plan, d_counts, d_tokens.weights);
     mean_weights_backward(before.values, chunk.values, values, gradient.values, assignments, plan, d_counts,
                           d_tokens.weights);
-    mean_weights_backward(norms_before, token_norms, norms, d_norms, assignments, plan, d_counts, d_tokens.weights);
   }
   gradient.weights.resize(before.size());
   d_tokens.keys = update_rows_backward(gradient.keys, chunk.weights, assignments, plan, before.size());
   d_tokens.values = update_rows_backward(gradient.values, chunk.weights, assignments, plan, before.size());
-  norms_backward(chunk.values, update_rows_backward(d_norms, chunk.weights, assignments, plan, before.size()),
-                 d_tokens.values);
-  norms_backward(before.values, d_norms, gradient.values);
   return d_tokens;
 }
 
