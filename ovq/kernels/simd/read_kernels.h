@@ -152,7 +152,8 @@ struct ReadKernels {
   // key_dim floats for each key, the keys rounded up to whole panels.
   void (*similarities)(const float* panels, int64_t count, int64_t dim, const float* query, float* similarities);
   void (*pack_keys)(const float* keys, int64_t stride, int64_t count, int64_t dim, float* panels);
-  // ranks[i] = how many numbers come before numbers[i], of equals those in front of it. Both have room for padded(count).
+  // ranks[i] = how many numbers come before numbers[i], of equals those in front of it. Both have room for
+  // padded(count).
   void (*rank)(const int64_t* numbers, int64_t count, int64_t* ranks);
 };
 
