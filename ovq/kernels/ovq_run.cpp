@@ -150,10 +150,14 @@ void OvqRun::place(int64_t position, int64_t count, int64_t first, const OvqStat
     }
   }
   if (!options_.weighted) return;
+  const View<const float>& weights = inputs_.weights;
+  const int64_t from = sequence_.tokens.first + position + old - sequence_.position;
+  const float* given = old < count ? weights.row(sequence_.tokens.batch, from, kv_head_) : nullptr;
   for (int64_t i = 0; i < count; ++i) {
     const int64_t row = dictionary_.size + first + i;
-    dictionary_.rows.weights[row] = token(position + i, initial, batch).weight;
-    dictionary_.rows.log_counts[row] = std::log2(dictionary_.rows.weights[row]);
+    const float weight = i < old ? token(position + i, initial, batch).weight : given[(i - old) * weights.time_stride];
+    dictionary_.rows.weights[row] = weight;
+    dictionary_.rows.log_counts[row] = std::log2(weight);
   }
 }
 
