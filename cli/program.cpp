@@ -10,6 +10,7 @@
 #include "bench/commit.h"
 #include "cli/commands.h"
 #include "ovq/base/closest.h"
+#include "ovq/base/error.h"
 
 namespace ovq::cli {
 namespace {
@@ -72,6 +73,8 @@ int run(CLI::App& app, int argc, char** argv) {
     return report(what_is_wrong(app, error), 2);
   } catch (const UsageError& error) {
     return report(error.what(), 2);
+  } catch (const DivergedError& error) {
+    return report(error.what(), kDivergedStatus);
   } catch (const std::exception& error) {
     return report(error.what(), 1);
   }

@@ -14,6 +14,7 @@
 #include "cli/validators.h"
 #include "ovq/base/closest.h"
 #include "ovq/base/format.h"
+#include "ovq/base/json_fields.h"
 #include "ovq/experiments/reproduce.h"
 #include "ovq/experiments/result_tables.h"
 
@@ -106,7 +107,9 @@ std::vector<PlannedRun> make_plan(const ReproduceArguments& arguments) {
 void make_corpora(const std::vector<PlannedRun>& plan, const std::string& data) {
   for (const PlannedRun& run : plan) {
     const auto& corpus = run.experiment.corpus;
-    if (!corpus || corpus->is_there() || run.finished()) continue;
+    if (!corpus || run.finished()) continue;
+    corpus->check_source(data);
+    if (corpus->is_there()) continue;
     if (data.empty())
       throw UsageError(
           fmt::format("{} is trained on text, and {} has none yet: name a folder with train/ and valid/ "
@@ -161,7 +164,7 @@ class ReproduceLine {
 std::string result_text(const PlannedRun& run, const experiments::ExperimentResult& result) {
   const json& last = result.evaluations.back();
   return fmt::format("{}: {} {:.4f} at length {} ({} of training, {} of evaluation)", run.label, result.metric,
-                     last.at(result.metric).get<double>(), last.at("length").get<int64_t>(),
+                     number_or_nan(last.at(result.metric)), last.at("length").get<int64_t>(),
                      duration_text(result.training.seconds), duration_text(result.evaluation_seconds));
 }
 

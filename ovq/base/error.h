@@ -12,6 +12,12 @@ struct DataError : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
+// Training that cannot go on: the same options will always come to this.
+struct DivergedError : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+inline constexpr int kDivergedStatus = 3;  // with which the program ends then
+
 template <class Error, class... Parts>
 [[noreturn]] void fail_with(const char* op, const Parts&... parts) {
   std::ostringstream message;

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <nlohmann/json.hpp>
 #include <stdexcept>
 #include <string>
@@ -16,6 +17,11 @@
 namespace ovq {
 
 using nlohmann::json;
+
+// JSON has no NaN: it is written as null.
+inline double number_or_nan(const json& value) {
+  return value.is_number() ? value.get<double>() : std::numeric_limits<double>::quiet_NaN();
+}
 
 // Whose options they are and where they lie, for errors: "[config] mixers.ovq.chunk is 0; must be ...".
 struct FieldPlace {

@@ -4,9 +4,11 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cstring>
 #include <fstream>
 #include <stdexcept>
 
+#include "ovq/base/error.h"
 #include "ovq/base/files/durable.h"
 #include "ovq/train/prepare.h"
 #include "ovq/train/results.h"
@@ -14,13 +16,13 @@
 namespace ovq::experiments {
 namespace {
 
-// The end of a text file, whole lines.
-std::vector<std::string> last_lines(const std::filesystem::path& file) {
+// The end of a text file, whole lines; nothing before `begin`.
+std::vector<std::string> last_lines(const std::filesystem::path& file, std::streamoff begin = 0) {
   constexpr std::streamoff kBytes = 4096;
   std::ifstream in(file, std::ios::ate);
   if (!in) return {};
   const std::streamoff size = in.tellg();
-  in.seekg(std::max<std::streamoff>(0, size - kBytes));
+  in.seekg(std::max(begin, size - kBytes));
   std::vector<std::string> lines;
   for (std::string line; std::getline(in, line);) {
     if (!line.empty() && !in.eof()) lines.push_back(line);
@@ -37,9 +39,18 @@ int64_t last_step(const std::filesystem::path& metrics) {
   return step;
 }
 
-// What the program said last, after which it ended.
-std::string reason(const std::filesystem::path& log, int status) {
-  const std::vector<std::string> lines = last_lines(log);
+std::streamoff size_of(const std::filesystem::path& file) {
+  std::error_code missing;
+  const auto size = std::filesystem::file_size(file, missing);
+  return missing ? 0 : static_cast<std::streamoff>(size);
+}
+
+// What the program said last, after which it ended; its log begins at `begin`.
+std::string reason(const std::filesystem::path& log, std::streamoff begin, int status) {
+  constexpr int kSignals = 128;  // above that, a signal ended it, and what it said last has nothing to do with it
+  if (status > kSignals)
+    return fmt::format("ended by signal {} ({}); see {}", status - kSignals, strsignal(status - kSignals), log.string());
+  const std::vector<std::string> lines = last_lines(log, begin);
   for (auto line = lines.rbegin(); line != lines.rend(); ++line) {
     if (line->starts_with("ovq: ")) return line->substr(5);
   }
@@ -85,6 +96,7 @@ void ActiveRun::begin() {
 }
 
 void ActiveRun::train() {
+  log_begin_ = size_of(log());
   started_ = std::chrono::steady_clock::now();
   const std::vector<std::string> command{workshop_.program, "train", "--resume", planned_.directory, "--threads", "1"};
   process_ = std::make_unique<ChildProcess>(command, log(), log());
@@ -95,6 +107,7 @@ std::filesystem::path ActiveRun::output(size_t index) const {
 }
 
 void ActiveRun::evaluate(size_t index) {
+  log_begin_ = size_of(log());
   started_ = std::chrono::steady_clock::now();
   evaluation_ = index;
   std::vector<std::string> command{workshop_.program, "eval", planned_.directory};
@@ -104,6 +117,7 @@ void ActiveRun::evaluate(size_t index) {
 }
 
 void ActiveRun::answer_questions() {
+  log_begin_ = size_of(log());
   started_ = std::chrono::steady_clock::now();
   answering_ = true;
   const std::vector<std::string> command{workshop_.program,  "eval",
@@ -128,7 +142,8 @@ void ActiveRun::read_evaluations(size_t index) {
 bool ActiveRun::advance() {
   const std::optional<int> status = process_->poll();
   if (!status) return false;
-  if (*status != 0) throw std::runtime_error(reason(log(), *status));
+  if (*status == kDivergedStatus) throw DivergedError(reason(log(), log_begin_, *status));
+  if (*status != 0) throw std::runtime_error(reason(log(), log_begin_, *status));
   if (training_) {
     const int64_t steps = position().step;
     if (steps != options_.steps)

@@ -61,6 +61,7 @@ class ActiveRun {
   json choices_;
   double evaluation_seconds_ = 0;
   std::chrono::steady_clock::time_point started_;  // the process
+  std::streamoff log_begin_ = 0;                   // of what it says
   std::unique_ptr<ChildProcess> process_;          // the last member: ends first
 };
 

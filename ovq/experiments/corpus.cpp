@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <array>
+#include <fstream>
 
 #include "ovq/base/error.h"
 #include "ovq/base/files/durable.h"
@@ -17,6 +18,7 @@ namespace fs = std::filesystem;
 namespace {
 
 constexpr const char* kTokenizer = "tokenizer.model";
+constexpr const char* kSource = "corpus.json";  // what it was made of
 
 // A part of the data: its folder, and the option of the task that names its tokens.
 struct Part {
@@ -42,12 +44,29 @@ json Corpus::task_options() const {
   return options;
 }
 
+void Corpus::check_source(const fs::path& data) const {
+  std::ifstream in(directory / kSource);
+  if (!in) return;  // not made yet, or by a version that did not say
+  const json source = json::parse(in, nullptr, /*allow_exceptions=*/false);
+  check_data(source.is_object(), "corpus", (directory / kSource).string(), " is not valid JSON");
+  const auto compare = [&](const char* name, const json& wanted) {
+    const json found = source.value(name, json());
+    check_data(found == wanted, "corpus", directory.string(), " has ", name, " ", found.dump(), "; ", wanted.dump(),
+               " is asked for. Remove the directory to make another");
+  };
+  compare("made_with", fields_to_json(tokenizer));
+  if (!data.empty()) compare("data", fs::weakly_canonical(data));
+}
+
 void Corpus::make(const fs::path& data, const std::function<void(const std::string&)>& say) const {
   for (const Part& part : kParts) {
     check(fs::is_directory(data / part.folder), "corpus", data.string(), " has no folder ", part.folder,
           "/; must have train/ and valid/ with .txt files");
   }
   fs::create_directories(directory);
+  check_source(data);
+  const json source = {{"made_with", fields_to_json(tokenizer)}, {"data", fs::weakly_canonical(data)}};
+  if (!fs::exists(directory / kSource)) files::write_file_durably(directory / kSource, source.dump(2) + "\n");
   const fs::path model = directory / kTokenizer;
   if (!fs::exists(model)) {
     files::write_file_durably(model, text::train_tokenizer({(data / kParts[0].folder).string()}, tokenizer));

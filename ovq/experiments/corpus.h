@@ -24,6 +24,8 @@ struct Corpus {
   // train, test and tokenizer of the task `text`
   nlohmann::json task_options() const;
   std::filesystem::path questions_file() const;
+  // DataError if it was made with other options or of other text; `data` may be empty.
+  void check_source(const std::filesystem::path& data) const;
   // Makes what is not there from data/train and data/valid; `say` hears of every file. std::invalid_argument if the
   // folder has no train/ or valid/.
   void make(const std::filesystem::path& data, const std::function<void(const std::string&)>& say) const;

@@ -3,12 +3,15 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
+#include <limits>
 #include <map>
 #include <set>
 #include <tuple>
 
 #include "ovq/base/closest.h"
 #include "ovq/base/error.h"
+#include "ovq/base/json_fields.h"
 
 namespace ovq::experiments {
 namespace {
@@ -74,6 +77,8 @@ std::optional<ExperimentResult> PlannedRun::finished() const {
   const train::RunOptions wanted = any_rate ? experiment.run_options(seed, found.options.learning_rate) : options();
   if (!answers(found, wanted, experiment.evaluations)) return std::nullopt;
   if (has_questions() && found.answered() != experiment.corpus->questions) return std::nullopt;
+  if (experiment.corpus && found.corpus.value("made_with", json()) != fields_to_json(experiment.corpus->tokenizer))
+    return std::nullopt;
   return found;
 }
 
@@ -112,8 +117,8 @@ RateChoice choose_rate(const std::vector<ExperimentResult>& tuning) {
     Score& score = scores[result.options.learning_rate];
     ++score.runs;
     for (const json& evaluation : result.evaluations) {
-      score.metric += evaluation.at(result.metric).get<double>();
-      score.loss += evaluation.at("loss").get<double>();
+      score.metric += number_or_nan(evaluation.at(result.metric));
+      score.loss += number_or_nan(evaluation.at("loss"));
       ++score.evaluations;
     }
   }
@@ -123,7 +128,9 @@ RateChoice choose_rate(const std::vector<ExperimentResult>& tuning) {
     const double count = static_cast<double>(score.evaluations), metric = score.metric / count;
     choice.record.push_back(
         {{"learning_rate", rate}, {"score", metric}, {"loss", score.loss / count}, {"runs", score.runs}});
-    const std::tuple key(tuning.front().metric == "accuracy" ? -metric : metric, score.loss / count, rate);
+    const auto worst_if_nan = [](double x) { return std::isnan(x) ? std::numeric_limits<double>::infinity() : x; };
+    const std::tuple key(worst_if_nan(tuning.front().metric == "accuracy" ? -metric : metric),
+                         worst_if_nan(score.loss / count), rate);
     if (best && !(key < *best)) continue;
     best = key;
     choice.learning_rate = rate;

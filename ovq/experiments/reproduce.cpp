@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <thread>
 
+#include "ovq/base/error.h"
 #include "ovq/base/format.h"
 #include "ovq/base/table.h"
 
@@ -112,18 +113,36 @@ bool Reproduction::may_start(const Job& job) const {
                      [](const Job* other) { return other->state == State::done || other->state == State::failed; });
 }
 
+// All seeds of an experiment have the rate that its search has chosen: results with another one are made again.
+void Reproduction::repeat_others(const PlannedRun& chosen) {
+  for (Job& job : jobs_) {
+    const bool same = job.planned.set == chosen.set && job.planned.experiment.id() == chosen.experiment.id();
+    if (!same || job.planned.tuning || job.state != State::done) continue;
+    PlannedRun with_rate = job.planned;
+    with_rate.learning_rate = chosen.learning_rate;
+    if (!with_rate.finished()) job.state = State::waiting;
+  }
+}
+
 void Reproduction::start(Job& job) {
   json record;
   if (!job.planned.has_rate()) {
     std::vector<ExperimentResult> tuning;
+    json diverged = json::array();
     for (const Job* other : search_of(job)) {
       if (other->state == State::failed)
         throw std::runtime_error("a run of its search failed: " + other->planned.label);
-      tuning.push_back(read_result(other->planned.result));
+      if (other->diverged)
+        diverged.push_back({{"learning_rate", *other->planned.learning_rate}, {"diverged", true}});
+      else
+        tuning.push_back(read_result(other->planned.result));
     }
+    if (tuning.empty()) throw std::runtime_error("all runs of its search diverged");
     const RateChoice choice = choose_rate(tuning);
     job.planned.learning_rate = choice.learning_rate;
+    repeat_others(job.planned);
     record = choice.record;
+    record.insert(record.end(), diverged.begin(), diverged.end());
   }
   job.began = std::chrono::steady_clock::now();
   job.active = std::make_unique<ActiveRun>(job.planned, workshop_, record);
@@ -151,6 +170,11 @@ void Reproduction::start_some(int parallel, const ReproduceHooks& hooks) {
 void Reproduction::advance(Job& job, const ReproduceHooks& hooks) {
   try {
     if (!job.active->advance()) return;
+  } catch (const DivergedError& error) {
+    fail(job, error.what(), hooks);
+    job.diverged = true;
+    if (job.planned.tuning) job.state = State::done;  // a rate that is not to be chosen
+    return;
   } catch (const std::exception& error) {
     fail(job, error.what(), hooks);
     return;

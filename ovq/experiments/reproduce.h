@@ -54,6 +54,7 @@ class Reproduction {
     State state = State::waiting;
     std::unique_ptr<ActiveRun> active;
     std::chrono::steady_clock::time_point began;
+    bool diverged = false;      // there is no result
     double seconds_before = 0;  // estimated seconds of work that were done when it began
   };
 
@@ -62,6 +63,7 @@ class Reproduction {
   double correction() const;               // real seconds for each estimated one, in the runs made so far
   std::vector<const Job*> search_of(const Job& job) const;
   bool may_start(const Job& job) const;
+  void repeat_others(const PlannedRun& chosen);
   void start(Job& job);
   void advance(Job& job, const ReproduceHooks& hooks);
   void fail(Job& job, const std::string& reason, const ReproduceHooks& hooks);

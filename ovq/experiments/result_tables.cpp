@@ -8,6 +8,7 @@
 #include <set>
 
 #include "ovq/base/format.h"
+#include "ovq/base/json_fields.h"
 
 namespace ovq::experiments {
 namespace {
@@ -58,7 +59,7 @@ void add_result(std::vector<GroupTable>& tables, const ExperimentResult& result)
     Row& row = find_or_add(
         table.rows, [&](const Row& other) { return other.key == key; }, Row{.key = key});
     const int64_t length = evaluation.at("length");
-    row.by_length[length].push_back(evaluation.at(result.metric));
+    row.by_length[length].push_back(number_or_nan(evaluation.at(result.metric)));
     row.state_bytes[length] = evaluation.at("state_bytes");
   }
 }
@@ -87,7 +88,8 @@ std::vector<ExperimentResult> differences_to(const std::string& against, const s
         return compared(key, key_of(*other, candidate)) && candidate.at("length") == evaluation.at("length");
       });
       if (found == other->evaluations.end()) continue;
-      evaluation[result.metric] = evaluation.at(result.metric).get<double>() - found->at(result.metric).get<double>();
+      evaluation[result.metric] =
+          number_or_nan(evaluation.at(result.metric)) - number_or_nan(found->at(result.metric));
       difference.evaluations.push_back(std::move(evaluation));
     }
     if (!difference.evaluations.empty()) all.push_back(std::move(difference));

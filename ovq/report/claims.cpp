@@ -170,6 +170,13 @@ double squared_error(const experiments::Statistic& found) {
   return found.deviation * found.deviation / static_cast<double>(std::max<int64_t>(1, found.runs));
 }
 
+// Whether there is anything to tell chance by: a margin, or more than one run on one of the sides.
+bool decidable(const Check& check, const experiments::Statistic& value, const experiments::Statistic& than) {
+  if (check.relation == Relation::at_least || check.relation == Relation::at_most || check.margin > 0) return true;
+  const bool trained = !check.value.results.empty() || (check.than && !check.than->results.empty());
+  return !trained || value.runs > 1 || than.runs > 1;
+}
+
 bool holds(const Check& check, const experiments::Statistic& value, const experiments::Statistic& than) {
   const double difference = value.mean - than.mean;
   const double clear = std::max(check.margin, kStandardErrors * std::sqrt(squared_error(value) + squared_error(than)));
@@ -228,7 +235,7 @@ Judgement judge(const Claim& claim, const Evidence& evidence) {
   for (const Check& check : claim.checks) {
     CheckOutcome outcome{.value = value_of(check.value, evidence)};
     outcome.than = check.than ? value_of(*check.than, evidence) : experiments::Statistic{.mean = check.number};
-    if (outcome.value && outcome.than)
+    if (outcome.value && outcome.than && decidable(check, *outcome.value, *outcome.than))
       outcome.verdict = holds(check, *outcome.value, *outcome.than) ? Verdict::holds : Verdict::fails;
     all = all && outcome.verdict == Verdict::holds;
     one_failed = one_failed || outcome.verdict == Verdict::fails;

@@ -88,7 +88,8 @@ struct Judgement {
   std::vector<CheckOutcome> checks;
 };
 
-// A claim fails if one check does, and holds if all do; one without checks is open.
+// A claim fails if one check does, and holds if all do; one without checks is open. `above` and `below` without a
+// margin are open where no side has more than one run.
 Judgement judge(const Claim& claim, const Evidence& evidence);
 
 // What a chart shows; lines that were not measured are not among the series but named in `missing`.

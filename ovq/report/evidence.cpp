@@ -1,5 +1,6 @@
 #include "ovq/report/evidence.h"
 
+#include <algorithm>
 #include <fstream>
 
 #include "ovq/base/error.h"
@@ -7,6 +8,38 @@
 
 namespace ovq::report {
 namespace fs = std::filesystem;
+
+namespace {
+
+using experiments::ExperimentResult;
+
+// In what the runs of two seeds differ, though they should not; empty: in nothing.
+std::string difference(const ExperimentResult& a, const ExperimentResult& b) {
+  train::RunOptions options = b.options;
+  options.seed = a.options.seed;
+  const std::string differing = experiments::differing_options(a.options, options);
+  return differing.empty() && a.corpus != b.corpus ? "corpus" : differing;
+}
+
+// Results of one experiment that were made with different options cannot be averaged: those that most have stay.
+void leave_odd_ones_out(const std::string& id, std::vector<ExperimentResult>& results,
+                        const std::function<void(const std::string&)>& warn) {
+  const auto like = [&](const ExperimentResult& one) {
+    return std::count_if(results.begin(), results.end(),
+                         [&](const ExperimentResult& other) { return difference(one, other).empty(); });
+  };
+  const auto usual = std::max_element(results.begin(), results.end(),
+                                      [&](const auto& a, const auto& b) { return like(a) < like(b); });
+  const ExperimentResult kept = *usual;
+  std::erase_if(results, [&](const ExperimentResult& one) {
+    const std::string differing = difference(kept, one);
+    if (!differing.empty() && warn)
+      warn(id + ": seed " + std::to_string(one.options.seed) + " differs from others in " + differing + "; left out");
+    return !differing.empty();
+  });
+}
+
+}  // namespace
 
 size_t Evidence::runs() const {
   size_t count = 0;
@@ -34,6 +67,7 @@ Evidence read_evidence(const fs::path& results, const std::function<void(const s
         evidence.benches[entry.path().stem().string()] = std::move(object);
     }
   }
+  for (auto& [id, runs] : evidence.experiments) leave_odd_ones_out(id, runs, warn);
   return evidence;
 }
 

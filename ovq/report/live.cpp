@@ -84,8 +84,9 @@ LiveRun read_run(const fs::path& directory, const std::string& label) {
     if (line.value("kind", "") == "step") {
       steps.push_back(line);
     } else if (line.value("kind", "") == "evaluation") {
+      if (line.contains("keep")) continue;  // of --eval-keep: another dictionary than in training
       run.last_evaluation = line;
-      if (const auto accuracy = field_of(line, "accuracy"); accuracy && !line.contains("keep"))
+      if (const auto accuracy = field_of(line, "accuracy"))
         run.tested.points.push_back({.x = line.value("step", 0.0), .y = *accuracy});
     }
   }
@@ -105,7 +106,10 @@ LiveRun read_run(const fs::path& directory, const std::string& label) {
 
 std::vector<LiveRun> read_runs(const fs::path& runs, size_t most) {
   std::vector<std::pair<double, fs::path>> found;  // by age
-  for (auto at = fs::recursive_directory_iterator(runs); at != fs::recursive_directory_iterator(); ++at) {
+  // Finished runs are removed while others look at them: what is gone is passed over.
+  std::error_code gone;
+  for (auto at = fs::recursive_directory_iterator(runs, gone); at != fs::recursive_directory_iterator();
+       at.increment(gone)) {
     if (at->path().filename() == "checkpoints") at.disable_recursion_pending();
     if (at->path().filename() == "metrics.jsonl") found.emplace_back(age_of(at->path()), at->path().parent_path());
   }

@@ -114,7 +114,7 @@ class Writer {
     for (size_t i = 0; i < claim.checks.size(); ++i) {
       const Check& check = claim.checks[i];
       const CheckOutcome& outcome = judgement.checks[i];
-      if (outcome.verdict == Verdict::open) continue;
+      if (!outcome.value || !outcome.than) continue;
       std::string numbers = statistic_text(*outcome.value, check.numbers);
       if (check.than) numbers += " against " + statistic_text(*outcome.than, check.numbers);
       text += fmt::format(R"(<div class="check"><span class="{}">{}</span> {}: {}</div>)", class_of(outcome.verdict),
@@ -134,8 +134,10 @@ class Writer {
     if (!claim.checks.empty()) {
       std::vector<std::vector<std::string>> rows;
       for (size_t i = 0; i < claim.checks.size(); ++i) {
-        rows.push_back({escaped(claim.checks[i].text), escaped(comparison_text(claim.checks[i], judgement.checks[i])),
-                        verdict_text(judgement.checks[i].verdict)});
+        rows.push_back(
+            {escaped(claim.checks[i].text), escaped(comparison_text(claim.checks[i], judgement.checks[i])),
+             verdict_text(judgement.checks[i].verdict,
+                          judgement.checks[i].value && judgement.checks[i].than ? "one seed" : "not measured")});
       }
       text += html_table({"Asked", "Measured", ""}, rows, "cards");
     }

@@ -15,6 +15,8 @@ constexpr const char* kConfig = "config.json";
 constexpr const char* kWeights = "model.safetensors";
 constexpr const char* kOptimizer = "optimizer.safetensors";
 constexpr const char* kConfigKey = "ovq.config";
+constexpr const char* kTokenizerKey = "ovq.tokenizer";
+constexpr const char* kOnlyDamaged = " has only damaged checkpoints";
 
 using models::identity;
 
@@ -41,17 +43,24 @@ void check_config(const std::filesystem::path& directory, const files::Metadata&
     throw std::runtime_error((directory / kConfig).string() + " is not that of the weights beside it");
 }
 
-// Checkpoints of versions that stored no tokenizer pass.
-void check_tokenizer(const std::filesystem::path& directory, const text::Tokenizer& tokenizer) {
+// Nor has the tokenizer. Checkpoints of versions that did not say which it is pass.
+void check_stored_tokenizer(const std::filesystem::path& directory, const files::Metadata& weights) {
+  const auto written = weights.find(kTokenizerKey);
+  if (written == weights.end()) return;
   const auto stored = text::load_tokenizer(directory.string());
-  if (stored == nullptr || stored->identity() == tokenizer.identity()) return;
-  throw std::runtime_error(directory.string() + " was trained with another tokenizer, " + stored->identity() +
-                           "; the task's is " + tokenizer.identity());
+  if (stored == nullptr || stored->identity() != written->second)
+    throw std::runtime_error("the tokenizer in " + directory.string() + " is not that of the weights beside it");
+}
+
+bool has_any(const std::filesystem::path& run) {
+  return !files::latest_first(checkpoint_directory(run), kPrefix).empty();
 }
 
 // Throws what is wrong with it.
 void check_sound(const std::filesystem::path& directory) {
-  check_config(directory, verified(directory / kWeights));
+  const files::Metadata weights = verified(directory / kWeights);
+  check_config(directory, weights);
+  check_stored_tokenizer(directory, weights);
   const files::Metadata metadata = verified(directory / kOptimizer);
   for (const char* key : {"step", "skipped", "tokens", "updates"}) number(metadata, key);
 }
@@ -69,7 +78,9 @@ void save_checkpoint(const std::filesystem::path& run, const models::LanguageMod
       files::numbered_path(directory, kPrefix, progress.step),
       [&](const std::filesystem::path& aside) {
         files::write_file_durably(aside / kConfig, models::to_json(model.config()).dump(2) + "\n");
-        models::save_tensors(aside / kWeights, models::named_tensors(model), {{kConfigKey, identity(model.config())}});
+        files::Metadata about = {{kConfigKey, identity(model.config())}};
+        if (tokenizer != nullptr) about[kTokenizerKey] = tokenizer->identity();
+        models::save_tensors(aside / kWeights, models::named_tensors(model), about);
         if (tokenizer != nullptr) text::save_tokenizer(*tokenizer, aside.string());
         models::save_tensors(aside / kOptimizer, optimizer.moments,
                              {{"step", std::to_string(progress.step)},
@@ -78,6 +89,10 @@ void save_checkpoint(const std::filesystem::path& run, const models::LanguageMod
                               {"updates", std::to_string(optimizer.updates)}});
       },
       files::IfExists::replace);
+  // Later ones are damaged, or the run would have gone on from them; they must not count among the last.
+  for (const files::NumberedDirectory& other : files::latest_first(directory, kPrefix)) {
+    if (other.number > progress.step) files::remove_durably(other.path);
+  }
   files::keep_last(directory, kPrefix, keep);
 }
 
@@ -95,15 +110,19 @@ std::optional<std::filesystem::path> find_checkpoint(const std::filesystem::path
 
 std::filesystem::path newest_checkpoint(const std::filesystem::path& run, const Warn& warn) {
   const auto found = find_checkpoint(run, warn);
-  if (!found) {
-    const bool any = !files::latest_first(checkpoint_directory(run), kPrefix).empty();
-    throw std::runtime_error(run.string() + (any ? " has only damaged checkpoints" : " has no checkpoint"));
-  }
+  if (!found) throw std::runtime_error(run.string() + (has_any(run) ? kOnlyDamaged : " has no checkpoint"));
   return *found;
 }
 
 models::ModelConfig checkpoint_config(const std::filesystem::path& checkpoint) {
   return models::load_config(checkpoint / kConfig);
+}
+
+void check_tokenizer(const std::filesystem::path& checkpoint, const text::Tokenizer& tokenizer) {
+  const auto stored = text::load_tokenizer(checkpoint.string());
+  if (stored == nullptr || stored->identity() == tokenizer.identity()) return;
+  throw std::runtime_error(checkpoint.string() + " was trained with another tokenizer, " + stored->identity() +
+                           "; the task's is " + tokenizer.identity());
 }
 
 std::filesystem::path model_directory(const std::filesystem::path& name, const Warn& warn) {
@@ -115,7 +134,13 @@ std::optional<Progress> load_checkpoint(const std::filesystem::path& run, models
                                         const text::Tokenizer* tokenizer, OptimizerState& optimizer, const Warn& warn) {
   if (std::filesystem::is_directory(checkpoint_directory(run))) files::remove_stale_parts(checkpoint_directory(run));
   const auto directory = find_checkpoint(run, warn);
-  if (!directory) return std::nullopt;
+  if (!directory) {
+    // Whoever wants to lose them says so.
+    if (has_any(run))
+      throw std::runtime_error(run.string() + kOnlyDamaged + "; to begin again with step 1, remove " +
+                               checkpoint_directory(run).string());
+    return std::nullopt;
+  }
   if (identity(checkpoint_config(*directory)) != identity(model.config()))
     throw std::runtime_error(directory->string() +
                              " is a checkpoint of another model; the run's own is described in run.json");

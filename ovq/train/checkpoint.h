@@ -43,14 +43,17 @@ models::ModelConfig checkpoint_config(const std::filesystem::path& checkpoint);
 // directory is returned as it is.
 std::filesystem::path model_directory(const std::filesystem::path& name, const Warn& warn);
 
+// std::runtime_error if the checkpoint was trained with another tokenizer than this; one that stores none passes.
+void check_tokenizer(const std::filesystem::path& checkpoint, const text::Tokenizer& tokenizer);
+
 // Durable; then all but the last `keep` are removed.
 // `tokenizer`: of a model of text, stored beside it; else nullptr.
 void save_checkpoint(const std::filesystem::path& run, const models::LanguageModel& model,
                      const text::Tokenizer* tokenizer, const OptimizerState& optimizer, const Progress& progress,
                      int64_t keep);
 
-// Loads what find_checkpoint finds, into the tensors of model and optimiser; nothing if there is none. A checkpoint of
-// another model or tokenizer is an error.
+// Loads what find_checkpoint finds, into the tensors of model and optimiser; nothing if there is no checkpoint,
+// std::runtime_error if there are only damaged ones. A checkpoint of another model or tokenizer is an error.
 std::optional<Progress> load_checkpoint(const std::filesystem::path& run, models::LanguageModel& model,
                                         const text::Tokenizer* tokenizer, OptimizerState& optimizer, const Warn& warn);
 

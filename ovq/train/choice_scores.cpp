@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "ovq/base/error.h"
+#include "ovq/train/checkpoint.h"
 
 namespace ovq::train {
 
@@ -67,13 +68,14 @@ ChoiceScores score_choices(models::LanguageModel& model, const text::Tokenizer& 
   return scores;
 }
 
-ChoiceScores score_benchmark(const Run& run, models::LanguageModel& model, const std::string& benchmark,
+ChoiceScores score_benchmark(const Run& run, const TrainedModel& trained, const std::string& benchmark,
                              const std::string& questions) {
   const auto asked = tasks::read_questions(tasks::benchmark_from_name(benchmark), questions);
   const auto task = run.task();
   check(task->tokenizer() != nullptr, "choice", run.path().string(), " was trained on ", run.options().task,
         ", not on text");
-  return score_choices(model, *task->tokenizer(), asked);
+  check_tokenizer(trained.checkpoint, *task->tokenizer());
+  return score_choices(*trained.model, *task->tokenizer(), asked);
 }
 
 nlohmann::json to_json(const ChoiceScores& scores) {

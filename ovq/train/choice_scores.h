@@ -25,7 +25,7 @@ ChoiceScores score_choices(models::LanguageModel& model, const text::Tokenizer& 
                            const std::vector<tasks::Question>& questions);
 
 // A benchmark by its name, from its published file, with the tokenizer of the run, which must be one on text.
-ChoiceScores score_benchmark(const Run& run, models::LanguageModel& model, const std::string& benchmark,
+ChoiceScores score_benchmark(const Run& run, const TrainedModel& trained, const std::string& benchmark,
                              const std::string& questions);
 
 nlohmann::json to_json(const ChoiceScores& scores);

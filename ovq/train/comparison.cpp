@@ -6,6 +6,7 @@
 #include <set>
 
 #include "ovq/base/format.h"
+#include "ovq/base/json_fields.h"
 #include "ovq/base/table.h"
 #include "ovq/train/keep.h"
 
@@ -54,7 +55,7 @@ void add_keeps(std::vector<json>& results, const Run& run, const Warn& warn) {
 
 void add_result(ComparisonRow& row, const json& result, const char* metric) {
   const int64_t length = result.at("length");
-  row.by_length[length] = result.at(metric);
+  row.by_length[length] = number_or_nan(result.at(metric));
   if (row.by_length.rbegin()->first != length) return;
   row.centroids = centroids_of(result);
   if (result.contains("keep")) row.keep = result["keep"].get<double>();

@@ -14,6 +14,7 @@ struct Result {
   std::optional<double> keep;         // the share of the context that the dictionary keeps; nothing without one
   std::optional<double> asked_keep;   // if `centroids` was chosen for it
   nlohmann::json options = nlohmann::json::object();  // of the task, where they differ from training
+  std::string checkpoint;                             // that was evaluated, by its name; in stored lines only
   Evaluation evaluation;
 };
 

@@ -23,6 +23,21 @@ tasks::TaskDescription describe(const RunOptions& options) {
   return tasks::describe_task(options.task, task_options);
 }
 
+// The file or directory, held by this process alone for as long as the descriptor lives.
+files::Descriptor locked(const std::filesystem::path& path, std::chrono::milliseconds patience,
+                         const std::string& refusal) {
+  constexpr auto kBetweenTries = std::chrono::milliseconds(50);
+  files::Descriptor file = files::open_file(path, O_RDONLY);
+  if (!file) files::fail_errno("run", "open", path);
+  const auto end = std::chrono::steady_clock::now() + patience;
+  const auto take = [&] { return ::flock(file.number(), LOCK_EX | LOCK_NB); };
+  while (files::uninterrupted(take) != 0 && errno == EWOULDBLOCK) {
+    if (std::chrono::steady_clock::now() >= end) throw std::runtime_error(refusal);
+    std::this_thread::sleep_for(kBetweenTries);
+  }
+  return file;
+}
+
 }  // namespace
 
 Run::Run(std::filesystem::path path, RunOptions options)
@@ -79,17 +94,7 @@ models::ModelConfig Run::config(const Warn& warn) const {
 }
 
 files::Descriptor Run::lock(std::chrono::milliseconds patience) const {
-  constexpr auto kBetweenTries = std::chrono::milliseconds(50);
-  files::Descriptor file = files::open_file(path_ / kRunFile, O_RDONLY);
-  if (!file) files::fail_errno("run", "open", path_ / kRunFile);
-  const auto end = std::chrono::steady_clock::now() + patience;
-  const auto take = [&] { return ::flock(file.number(), LOCK_EX | LOCK_NB); };
-  while (files::uninterrupted(take) != 0 && errno == EWOULDBLOCK) {
-    if (std::chrono::steady_clock::now() >= end)
-      throw std::runtime_error(path_.string() + " is being trained by another process");
-    std::this_thread::sleep_for(kBetweenTries);
-  }
-  return file;
+  return locked(path_ / kRunFile, patience, path_.string() + " is being trained by another process");
 }
 
 std::vector<json> Run::metrics() const { return read_json_lines(metrics_file()); }
@@ -107,10 +112,16 @@ void Run::rewind_metrics(int64_t step) const {
 std::vector<json> Run::results() const { return read_json_lines(results_file()); }
 
 void Run::store_result(const Result& result) const {
-  const json added = to_json(result);
+  constexpr auto kPatience = std::chrono::seconds(10);
+  json added = to_json(result);
+  if (!result.checkpoint.empty()) added["checkpoint"] = result.checkpoint;
+  // The directory: the file itself is another one after each write.
+  const files::Descriptor lock =
+      locked(path_, kPatience, results_file().string() + " is being written by another process");
   std::string lines;
   for (const json& line : results()) {
-    if (!same_question(line, added)) lines += line.dump() + "\n";
+    const bool other_weights = line.value("checkpoint", result.checkpoint) != result.checkpoint;
+    if (!other_weights && !same_question(line, added)) lines += line.dump() + "\n";
   }
   files::write_file_durably(results_file(), lines + added.dump() + "\n");
 }

@@ -61,7 +61,7 @@ class Run {
   void rewind_metrics(int64_t step) const;
 
   std::vector<json> results() const;
-  // A result for the same question is replaced.
+  // A result for the same question is replaced; those of other checkpoints are dropped.
   void store_result(const Result& result) const;
 
  private:

@@ -5,6 +5,7 @@
 #include "ovq/base/error.h"
 #include "ovq/base/format.h"
 #include "ovq/base/table.h"
+#include "ovq/train/checkpoint.h"
 #include "ovq/train/keep.h"
 
 namespace ovq::train {
@@ -59,12 +60,14 @@ Sweep sweep(const Run& run, const TrainedModel& trained, const SweepOptions& opt
       .model = run.options().model, .task = run.options().task, .checkpoint = trained.checkpoint.filename().string()};
   for (const tasks::EvaluationSetting& setting : settings(options, run)) {
     const auto task = run.task(setting.options);
+    if (task->tokenizer() != nullptr) check_tokenizer(trained.checkpoint, *task->tokenizer());
     EvaluateOptions evaluate = options.evaluate;
     evaluate.length = setting.length;
     evaluate.seed = run.options().seed;
     for (const DictionaryChoice& choice : choices) {
       Result result = evaluate_with(choice, model, *task, evaluate);
       result.options = setting.options;
+      result.checkpoint = sweep.checkpoint;
       run.store_result(result);
       sweep.results.push_back(std::move(result));
     }

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <stdexcept>
 
+#include "ovq/base/error.h"
 #include "ovq/nn/vq_attention.h"
 #include "ovq/tasks/mixture.h"
 #include "ovq/train/keep.h"
@@ -242,9 +243,9 @@ Outcome Trainer::train_steps() {
     if (replicas_.first() && hooks_.on_step) hooks_.on_step(report);
     skipped_in_a_row = report.skipped ? skipped_in_a_row + 1 : 0;
     if (skipped_in_a_row == kMostSkippedInARow) {
-      throw std::runtime_error("loss or gradient was not finite in " + std::to_string(kMostSkippedInARow) +
-                               " steps in a row, up to step " + std::to_string(report.step) +
-                               "; try a lower --learning-rate. The last sound checkpoint is kept");
+      throw DivergedError("loss or gradient was not finite in " + std::to_string(kMostSkippedInARow) +
+                          " steps in a row, up to step " + std::to_string(report.step) +
+                          "; try a lower --learning-rate. The last sound checkpoint is kept");
     }
     const bool last = progress_.step == options.steps;
     if (last || (options.eval_every > 0 && progress_.step % options.eval_every == 0)) {

@@ -172,6 +172,15 @@ TEST(Claims, RulesDecide) {
   EXPECT_EQ(verdict_with(Relation::below, 0, {}), Verdict::open);
 }
 
+TEST(Claims, OneSeedEachDecidesOnlyWithAMargin) {
+  Evidence evidence = two_experiments();
+  evidence.experiments["set/pair/a"].resize(1);
+  evidence.experiments["set/pair/b"][0].evaluations[0]["accuracy"] = 0.9;
+  EXPECT_EQ(verdict_with(Relation::below, 0, evidence), Verdict::open);
+  EXPECT_EQ(verdict_with(Relation::below, 0.01, evidence), Verdict::holds);
+  EXPECT_EQ(verdict_with(Relation::at_most, 0, evidence), Verdict::holds);
+}
+
 TEST(Claims, OneFailedCheckDecidesAndOneOpenLeavesOpen) {
   Claim claim = read(one_of_each()).claims[0];
   Check open = claim.checks[0];

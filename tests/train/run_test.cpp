@@ -149,6 +149,16 @@ TEST_F(DamagedRun, GoesOnFromTheCheckpointBefore) {
   expect_one_warning();
 }
 
+// The damaged one, of a later step, is not what is kept of the two.
+TEST_F(DamagedRun, KeepsWhatItSavesNext) {
+  TrainHooks hooks;
+  hooks.stop = [] { return true; };
+  Trainer(run_, hooks).train();
+  EXPECT_EQ(run_.checkpoint({})->filename(), "step-000016");
+  EXPECT_TRUE(std::filesystem::exists(checkpoint_directory(run_.path()) / "step-000015"));
+  EXPECT_FALSE(std::filesystem::exists(checkpoint_directory(run_.path()) / "step-000020"));
+}
+
 TEST_F(DamagedRun, WithoutAnySoundCheckpoint) {
   std::filesystem::resize_file(*run_.checkpoint({}) / "optimizer.safetensors", 1000);
   EXPECT_EQ(run_.checkpoint(warn()), std::nullopt);
@@ -156,6 +166,11 @@ TEST_F(DamagedRun, WithoutAnySoundCheckpoint) {
   EXPECT_EQ(error_of<std::runtime_error>([&] { run_.load_model({}); }),
             run_.path().string() + " has only damaged checkpoints");
   EXPECT_EQ(run_.config({}).centroids().at("ovq"), 16);  // of the options
+  const size_t lines = run_.metrics().size();
+  EXPECT_EQ(error_of<std::runtime_error>([&] { Trainer(run_, {}); }),
+            run_.path().string() + " has only damaged checkpoints; to begin again with step 1, remove " +
+                checkpoint_directory(run_.path()).string());
+  EXPECT_EQ(run_.metrics().size(), lines);
   std::filesystem::remove_all(checkpoint_directory(run_.path()));
   EXPECT_EQ(error_of<std::runtime_error>([&] { run_.load_model({}); }), run_.path().string() + " has no checkpoint");
 }
