@@ -28,12 +28,23 @@ struct EvalArguments {
   int threads = 0;
 };
 
-void answer_questions(const EvalArguments& arguments, const train::Run& run, models::LanguageModel& model) {
+// Options of one way to evaluate, which mean nothing to the others.
+struct EvalFlags {
+  std::vector<const CLI::Option*> lengths, dictionaries, benchmark, text;
+
+  static void refuse(const std::vector<const CLI::Option*>& flags, const std::string& why) {
+    for (const CLI::Option* flag : flags) {
+      if (flag->count() > 0) throw UsageError(fmt::format("{} {}", flag->get_name(), why));
+    }
+  }
+};
+
+void answer_questions(const EvalArguments& arguments, const train::Run& run, const train::TrainedModel& trained) {
   if (arguments.benchmark.empty() || arguments.questions.empty())
     throw UsageError("--benchmark and --questions go together");
   if (run.options().task != "text")
     throw UsageError(fmt::format("--benchmark: {} was trained on {}, not on text", arguments.run, run.options().task));
-  const train::ChoiceScores scores = train::score_benchmark(run, model, arguments.benchmark, arguments.questions);
+  const train::ChoiceScores scores = train::score_benchmark(run, trained, arguments.benchmark, arguments.questions);
   if (arguments.json) {
     nlohmann::json object = to_json(scores);
     object["benchmark"] = arguments.benchmark;
@@ -64,14 +75,20 @@ void measure_text(const EvalArguments& arguments) {
   options.batch = arguments.sweep.evaluate.batch;
   options.piece = arguments.sweep.evaluate.piece;
   if (arguments.sweep.centroids.size() > 1) throw UsageError("--task text takes one number of --centroids");
-  if (!arguments.sweep.centroids.empty()) model.model->set_centroids(arguments.sweep.centroids.front());
+  if (!arguments.sweep.centroids.empty()) {
+    if (train::dictionary_of(model.model->config()) == nullptr)
+      throw UsageError(fmt::format("--centroids: {} has no OVQ-attention", arguments.run));
+    model.model->set_centroids(arguments.sweep.centroids.front());
+  }
   const train::TextLoss loss = train::text_loss(model, arguments.data, options);
   fmt::print("{}", arguments.json ? to_json(loss).dump(2) + "\n" : to_table(loss));
 }
 
-void evaluate_run(const EvalArguments& arguments) {
+void evaluate_run(const EvalArguments& arguments, const EvalFlags& flags) {
   set_up_torch(arguments.threads);
   if (!arguments.task.empty() || !arguments.data.empty()) {
+    EvalFlags::refuse(flags.lengths, "does not go with --task text, whose windows have one --length");
+    EvalFlags::refuse(flags.benchmark, "does not go with --task text");
     try {
       measure_text(arguments);
     } catch (const std::invalid_argument& error) {
@@ -79,35 +96,43 @@ void evaluate_run(const EvalArguments& arguments) {
     }
     return;
   }
-  if (arguments.storage.weights != models::StateDtype::float32 ||
-      arguments.storage.states != models::StateDtype::float32)
-    throw UsageError("--weights and --state-dtype need --task text");
+  EvalFlags::refuse(flags.text, "needs --task text");
+  const bool questions = !arguments.benchmark.empty() || !arguments.questions.empty();
+  if (questions) {
+    EvalFlags::refuse(flags.lengths, "does not go with --benchmark");
+    EvalFlags::refuse(flags.dictionaries, "does not go with --benchmark");
+  }
   const train::Run run = train::Run::open(arguments.run);
   const train::TrainedModel trained = run.load_model(print_warning);
   try {
-    if (arguments.benchmark.empty() && arguments.questions.empty())
-      test_lengths(arguments, run, trained);
+    if (questions)
+      answer_questions(arguments, run, trained);
     else
-      answer_questions(arguments, run, *trained.model);
+      test_lengths(arguments, run, trained);
   } catch (const std::invalid_argument& error) {
     throw UsageError(error.what());
   }
 }
 
-void add_text_options(CLI::App& eval, EvalArguments& arguments) {
+// Returns those that are for text alone.
+std::vector<const CLI::Option*> add_text_options(CLI::App& eval, EvalArguments& arguments) {
   eval.add_option("--task", arguments.task, "text: the loss on --data by position, of a model or a run");
   eval.add_option("--data", arguments.data, "Text files, folders of .txt files, or files of tokens")->type_name("PATH");
-  eval.add_option("--length", arguments.text.length, "Tokens of a window of text; default: whole documents")
-      ->check(at_least(1));
-  eval.add_option("--stride", arguments.text.stride, "Tokens between sliding windows of text; default: side by side")
-      ->check(at_least(1));
-  eval.add_option("--bin", arguments.text.bin, "Positions of text that the loss is averaged over")
-      ->capture_default_str()
-      ->check(at_least(1));
-  eval.add_option("--windows", arguments.text.windows, "Windows of text to read; default: all")->check(at_least(1));
+  std::vector<const CLI::Option*> options;
+  const auto positive = [&](const char* name, int64_t& value, const char* text) {
+    options.push_back(eval.add_option(name, value, text)->check(at_least(1)));
+  };
+  positive("--length", arguments.text.length, "Tokens of a window of text; default: whole documents");
+  positive("--stride", arguments.text.stride, "Tokens between sliding windows of text; default: side by side");
+  options.push_back(eval.add_option("--bin", arguments.text.bin, "Positions of text that the loss is averaged over")
+                        ->capture_default_str()
+                        ->check(at_least(1)));
+  positive("--windows", arguments.text.windows, "Windows of text to read; default: all");
   add_fields(eval, arguments.storage);
-  eval.add_option("--tokenizer", arguments.tokenizer,
-                  "\"bytes\", or the path of a SentencePiece model; default: the model's own");
+  for (const char* name : {"--weights", "--state-dtype"}) options.push_back(eval.get_option(name));
+  options.push_back(eval.add_option("--tokenizer", arguments.tokenizer,
+                                    "\"bytes\", or the path of a SentencePiece model; default: the model's own"));
+  return options;
 }
 
 }  // namespace
@@ -118,33 +143,41 @@ void add_eval(CLI::App& app) {
   eval->add_option("run", arguments->run, "Directory of the run; with --task text, also of a model")
       ->required()
       ->type_name("DIR");
-  eval->add_option("--lengths", arguments->sweep.lengths, "Context lengths; default: those of the scale")
-      ->delimiter(',')
-      ->check(at_least(1));
+  EvalFlags flags;
+  flags.lengths.push_back(
+      eval->add_option("--lengths", arguments->sweep.lengths, "Context lengths; default: those of the scale")
+          ->delimiter(',')
+          ->check(at_least(1)));
   CLI::Option* centroids =
       eval->add_option("--centroids", arguments->sweep.centroids, "Dictionary sizes; default: that of training")
           ->delimiter(',')
           ->check(at_least(1));
-  eval->add_option("--keep", arguments->sweep.keeps,
-                   "Instead: dictionaries that keep these shares of a context, N / (length + N), at every length; "
-                   "1: a centroid for every token")
-      ->delimiter(',')
-      ->check(share())
-      ->excludes(centroids);
-  eval->add_option("--rows", arguments->sweep.evaluate.rows, "Test rows")->capture_default_str()->check(at_least(1));
+  CLI::Option* keep =
+      eval->add_option("--keep", arguments->sweep.keeps,
+                       "Instead: dictionaries that keep these shares of a context, N / (length + N), at every length; "
+                       "1: a centroid for every token")
+          ->delimiter(',')
+          ->check(share())
+          ->excludes(centroids);
+  flags.lengths.push_back(keep);
+  flags.dictionaries = {centroids, keep};
+  flags.lengths.push_back(eval->add_option("--rows", arguments->sweep.evaluate.rows, "Test rows")
+                              ->capture_default_str()
+                              ->check(at_least(1)));
   eval->add_option("--batch", arguments->sweep.evaluate.batch, "Rows read at a time")
       ->capture_default_str()
       ->check(at_least(1));
   eval->add_option("--piece", arguments->sweep.evaluate.piece, "Tokens of a row read at a time")
       ->capture_default_str()
       ->check(at_least(1));
-  eval->add_option("--benchmark", arguments->benchmark,
-                   "Instead: multiple choice, one of " + joined(tasks::benchmark_names()));
-  eval->add_option("--questions", arguments->questions, "The benchmark's JSONL file")->type_name("FILE");
-  add_text_options(*eval, *arguments);
+  flags.benchmark = {
+      eval->add_option("--benchmark", arguments->benchmark,
+                       "Instead: multiple choice, one of " + joined(tasks::benchmark_names())),
+      eval->add_option("--questions", arguments->questions, "The benchmark's JSONL file")->type_name("FILE")};
+  flags.text = add_text_options(*eval, *arguments);
   eval->add_flag("--json", arguments->json, "Print the results as JSON");
   add_threads(*eval, arguments->threads);
-  eval->callback([arguments] { evaluate_run(*arguments); });
+  eval->callback([arguments, flags] { evaluate_run(*arguments, flags); });
 }
 
 }  // namespace ovq::cli

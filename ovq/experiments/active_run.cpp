@@ -49,7 +49,8 @@ std::streamoff size_of(const std::filesystem::path& file) {
 std::string reason(const std::filesystem::path& log, std::streamoff begin, int status) {
   constexpr int kSignals = 128;  // above that, a signal ended it, and what it said last has nothing to do with it
   if (status > kSignals)
-    return fmt::format("ended by signal {} ({}); see {}", status - kSignals, strsignal(status - kSignals), log.string());
+    return fmt::format("ended by signal {} ({}); see {}", status - kSignals, strsignal(status - kSignals),
+                       log.string());
   const std::vector<std::string> lines = last_lines(log, begin);
   for (auto line = lines.rbegin(); line != lines.rend(); ++line) {
     if (line->starts_with("ovq: ")) return line->substr(5);

@@ -88,8 +88,7 @@ std::vector<ExperimentResult> differences_to(const std::string& against, const s
         return compared(key, key_of(*other, candidate)) && candidate.at("length") == evaluation.at("length");
       });
       if (found == other->evaluations.end()) continue;
-      evaluation[result.metric] =
-          number_or_nan(evaluation.at(result.metric)) - number_or_nan(found->at(result.metric));
+      evaluation[result.metric] = number_or_nan(evaluation.at(result.metric)) - number_or_nan(found->at(result.metric));
       difference.evaluations.push_back(std::move(evaluation));
     }
     if (!difference.evaluations.empty()) all.push_back(std::move(difference));

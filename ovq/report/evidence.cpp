@@ -28,8 +28,8 @@ void leave_odd_ones_out(const std::string& id, std::vector<ExperimentResult>& re
     return std::count_if(results.begin(), results.end(),
                          [&](const ExperimentResult& other) { return difference(one, other).empty(); });
   };
-  const auto usual = std::max_element(results.begin(), results.end(),
-                                      [&](const auto& a, const auto& b) { return like(a) < like(b); });
+  const auto usual =
+      std::max_element(results.begin(), results.end(), [&](const auto& a, const auto& b) { return like(a) < like(b); });
   const ExperimentResult kept = *usual;
   std::erase_if(results, [&](const ExperimentResult& one) {
     const std::string differing = difference(kept, one);

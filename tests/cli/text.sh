@@ -122,7 +122,7 @@ check 'go on in bfloat16' generate "$model" --load-state "$work/narrow.ovq" --js
 check 'a float32 state in a bfloat16 session' generate "$model" --load-state "$work/state.ovq" --prompt ' and' --state-dtype bf16
 expect 1 'is the state of another model' "$ovq" generate "$model" --load-state "$work/state.ovq" --weights bf16
 expect 2 '--weights: half; must be' "$ovq" generate "$model" --prompt x --weights half
-expect 2 'need --task text' "$ovq" eval "$work/run" --weights bf16
+expect 2 'needs --task text' "$ovq" eval "$work/run" --weights bf16
 check 'inspect in bfloat16' "$ovq" inspect "$model" "${narrow[@]}"
 
 # A stop string is not shown, whole or in part.

@@ -102,6 +102,8 @@ TEST_F(Plan, TheBestMeanOverSeedsIsTheRate) {
   ExperimentResult low = tuned(1e-3, 0, 0.9), high = tuned(2e-3, 0, 0.1);  // loss 0.1 and 0.9
   low.metric = high.metric = "loss";
   EXPECT_EQ(choose_rate({low, high}).learning_rate, 1e-3);
+  low.evaluations[0]["loss"] = json();  // not a number: worse than any
+  EXPECT_EQ(choose_rate({low, high}).learning_rate, 2e-3);
 }
 
 TEST_F(Plan, ARunIsPlannedAgainFromItsResultAlone) {

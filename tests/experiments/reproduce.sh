@@ -133,6 +133,11 @@ rm -r runs/books
 expect 2 'name a folder with train/ and valid/ by --data' "$ovq" reproduce --from results/books/text/sw-ovq-3.json
 expect 0 'every number equal' "$ovq" reproduce --from results/books/text/sw-ovq-3.json --data books
 expect 0 '1 runs, 1 of them done' "$ovq" reproduce books
+# Another text, or another tokenizer, is not passed off as the one that is there.
+sed -i 's/"vocab": 300/"vocab": 301/' experiments/books.json
+expect 1 'is asked for. Remove the directory' "$ovq" reproduce books --data books
+sed -i 's/"vocab": 301/"vocab": 300/; s/"seeds": .3./"seeds": [4]/' experiments/books.json
+expect 1 'is asked for. Remove the directory' "$ovq" reproduce books --data books/train
 
 ((failures == 0)) && echo "all as expected"
 exit $((failures > 0))

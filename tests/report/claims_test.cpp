@@ -172,6 +172,25 @@ TEST(Claims, RulesDecide) {
   EXPECT_EQ(verdict_with(Relation::below, 0, {}), Verdict::open);
 }
 
+TEST(Evidence, RunsWithOtherOptionsAreNotAveraged) {
+  const train::test::TemporaryDirectory directory;
+  const auto experiment =
+      experiments::read_experiment_set(experiments::test::write_set(directory, experiments::test::short_set()))
+          .experiments.front();
+  const std::filesystem::path results = directory.path() / "results/set";
+  std::filesystem::create_directories(results);
+  for (const uint64_t seed : {3, 4, 5}) {
+    experiments::ExperimentResult result = experiments::test::result_of(experiment, seed, 0.5);
+    if (seed == 4) result.options.steps = 9;
+    std::ofstream(results / (std::to_string(seed) + ".json")) << to_json(result);
+  }
+  std::vector<std::string> warnings;
+  const Evidence evidence =
+      read_evidence(directory.path() / "results", [&](const std::string& text) { warnings.push_back(text); });
+  EXPECT_EQ(evidence.runs(), 2u);
+  EXPECT_EQ(warnings, (std::vector<std::string>{"set/pair/sw-ovq: seed 4 differs from others in steps; left out"}));
+}
+
 TEST(Claims, OneSeedEachDecidesOnlyWithAMargin) {
   Evidence evidence = two_experiments();
   evidence.experiments["set/pair/a"].resize(1);

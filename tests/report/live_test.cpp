@@ -25,6 +25,7 @@ void write_run(const std::filesystem::path& directory, int64_t done) {
                     {"seconds", 0.5}}
             << "\n";
   metrics << json{{"kind", "evaluation"}, {"step", done}, {"length", 512}, {"accuracy", 0.75}} << "\n";
+  metrics << json{{"kind", "evaluation"}, {"step", done}, {"length", 512}, {"keep", 0.2}, {"accuracy", 0.5}} << "\n";
   metrics << R"({"kind": "step", "step": )";  // being written
 }
 

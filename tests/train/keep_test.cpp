@@ -87,6 +87,17 @@ TEST(Keep, ResultsAskedByItAndByNDoNotReplaceEachOther) {
   EXPECT_EQ(asked, 2);
 }
 
+TEST(Keep, ResultsOfAnEarlierCheckpointAreDropped) {
+  const TemporaryDirectory directory;
+  const train::Run run = train::Run::create(directory.path() / "run", mini_run("recall", "sw-ovq"));
+  run.store_result({.length = 128, .checkpoint = "step-000010", .evaluation = {.length = 128}});
+  run.store_result({.length = 256, .checkpoint = "step-000010", .evaluation = {.length = 256}});
+  EXPECT_EQ(run.results().size(), 2u);
+  run.store_result({.length = 64, .checkpoint = "step-000020", .evaluation = {.length = 64}});
+  ASSERT_EQ(run.results().size(), 1u);
+  EXPECT_EQ(run.results()[0].at("length"), 64);
+}
+
 // Training is not changed by what is looked at in between, and every share has its own line.
 TEST(Keep, EvaluationsInTrainingReportItAndPutTheSizeBack) {
   const TemporaryDirectory directory;
