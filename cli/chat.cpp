@@ -36,7 +36,9 @@ void answer(models::Chat& chat, const ChatArguments& arguments, const std::strin
     progress.finish();
     return print_now(token.text) && !stop_requested();
   };
-  chat.say(line, {.piece = write.generate.piece, .each = [&](int64_t tokens) { return progress.show(tokens); }}, write);
+  const models::Written written = chat.say(
+      line, {.piece = write.generate.piece, .each = [&](int64_t tokens) { return progress.show(tokens); }}, write);
+  print_now(written.rest);
   clear_interrupt();
   print_now("\n");
 }

@@ -88,6 +88,7 @@ void generate(const GenerateArguments& arguments) {
     written = timed([&] {
       const models::Written result = session.write(options);
       end = result.end;
+      if (!arguments.json) print_now(result.rest);
       return result.tokens;
     });
   }

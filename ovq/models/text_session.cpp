@@ -64,7 +64,10 @@ Written TextSession::write(const WriteOptions& options) {
     const bool ends = !options.ignore_end && one.token == tokenizer_->end_token();
     if (!ends) one.text = stream.add(one.token);
     if (ends || written.tokens == options.generate.tokens) one.text += stream.finish();
-    if (!show(one)) break;
+    if (!show(one)) {
+      written.rest = stream.finish();
+      break;
+    }
     if (ends) written.end = WritingEnd::end_token;
     if (stream.stopped()) written.end = WritingEnd::stop_string;
     if (written.end != WritingEnd::tokens) break;

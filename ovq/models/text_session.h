@@ -44,6 +44,7 @@ struct WriteOptions {
 struct Written {
   int64_t tokens = 0;
   WritingEnd end = WritingEnd::tokens;
+  std::string rest;  // what was held back when it was interrupted: its tokens are read all the same
 };
 
 class TextSession {

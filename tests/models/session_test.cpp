@@ -170,6 +170,20 @@ TEST(TextSessions, EndAtStopStringsAndOnDemand) {
   EXPECT_EQ(ended.end, WritingEnd::interrupted);
   EXPECT_EQ(ended.tokens, 7);
   EXPECT_EQ(session.position(), static_cast<int64_t>(long_text().size()) + 7);
+  // What might have become a stop string is not lost.
+  session.return_to(mark);
+  const std::string seven = written(session, 7, kFree);
+  session.return_to(mark);
+  std::string shown;
+  seen = 0;
+  options.stops = {text.substr(4, 30)};
+  options.each = [&](const WrittenToken& token) {
+    shown += token.text;
+    return ++seen < 7;
+  };
+  const Written interrupted = session.write(options);
+  EXPECT_LT(shown.size(), seven.size());
+  EXPECT_EQ(shown + interrupted.rest, seven);
 }
 
 TEST(TextSessions, LogProbabilitiesAreThoseOfTheChoice) {
