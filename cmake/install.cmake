@@ -17,7 +17,10 @@ if(OVQ_BUILD_TORCH)
     install(DIRECTORY ${PROJECT_SOURCE_DIR}/ovq/${layer}/ DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/ovq/${layer}
       FILES_MATCHING PATTERN "*.h")
   endforeach()
-  install(FILES ${PROJECT_SOURCE_DIR}/ovq/kernels/checks.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/ovq/kernels)  # those of the other layers include them
+  # Those of the other layers include them.
+  install(FILES ${PROJECT_SOURCE_DIR}/ovq/kernels/checks.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/ovq/kernels)
+  install(FILES ${PROJECT_SOURCE_DIR}/ovq/kernels/simd/row_kernels.h
+    DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/ovq/kernels/simd)
   install(EXPORT ovqTorchTargets NAMESPACE ovq:: DESTINATION ${package_dir})
 endif()
 

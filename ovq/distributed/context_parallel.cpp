@@ -101,7 +101,7 @@ ops::StatePtr receive_state(const LinkPointer& link, int64_t call) {
   const Tensor anchor = at::zeros({}).requires_grad_();
   const variable_list tensors = state->tensors().list();
   const variable_list tracked = ReceivedState::apply(at::TensorList(tensors), anchor, link, call);
-  return c10::make_intrusive<ops::State>(state->kernel(), ops::StateTensors::from(tracked));
+  return c10::make_intrusive<ops::State>(state->kernel(), ops::StateTensors::from(tracked, state->options()));
 }
 
 void send_state(const LinkPointer& link, int64_t call, const ops::State& state) {

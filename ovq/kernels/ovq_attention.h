@@ -89,11 +89,13 @@ void ovq_attention_forward(const OvqPlan& plan, const OvqInputs& inputs, const O
                            std::span<OvqState> states, std::span<const int32_t> forced = {});
 
 // Gradients with respect to one state: [B, n, Hkv, dk], [B, n, Hkv, dv], [B, pending, Hkv, dk], [B, pending, Hkv, dv];
-// with weights also [B, n, Hkv, 1] and [B, pending, Hkv, 1]. A view without data counts as zero, or is not wanted.
+// with weights also [B, n, Hkv, 1] and [B, pending, Hkv, 1], with value_norms [B, n, Hkv, 1]. A view without data
+// counts as zero, or is not wanted.
 template <class T>
 struct OvqStateGradients {
   View<T> keys, values, pending_keys, pending_values;
   View<T> counts = {}, pending_weights = {};
+  View<T> shrinkage = {};
 };
 
 struct OvqSaved {

@@ -34,7 +34,7 @@ struct BackwardMemory {
   WriteScratch write;
   Buffer<int32_t> assignment;
   Buffer<float> d_keys{Lifetime::scratch}, d_values{Lifetime::scratch}, d_rotated{Lifetime::scratch};
-  Buffer<float> d_log_counts;
+  Buffer<float> d_log_counts, d_shrinkage;
   std::vector<TokenRow> tokens;  // of the chunk whose write is taken back
 };
 
@@ -124,6 +124,10 @@ class HeadBackward {
       gradient_.log_counts = memory_.d_log_counts.ensure(rows);
       std::fill_n(gradient_.log_counts, rows, 0.0f);
     }
+    if (options.value_norms) {
+      gradient_.shrinkage = memory_.d_shrinkage.ensure(size_final);
+      std::fill_n(gradient_.shrinkage, size_final, 0.0f);
+    }
   }
 
   float* key_gradient(int64_t row) const { return gradient_.keys + row * gradient_.key_stride; }
@@ -150,6 +154,9 @@ class HeadBackward {
     };
     load_weights(d_final.counts, 0);
     load_weights(d_final.pending_weights, size);
+    for (int64_t i = 0; d_final.shrinkage.data != nullptr && i < size; ++i) {
+      gradient_.shrinkage[i] = *d_final.shrinkage.row(state_batch_, i, kv_head_);
+    }
   }
 
   // Takes back the write that followed chunk c.
@@ -165,7 +172,7 @@ class HeadBackward {
     load_write(write);
     write.new_count =
         std::count_if(write.assignment, write.assignment + options.chunk, [](int32_t a) { return a < 0; });
-    if (options.weighted) {
+    if (options.weighted || options.value_norms) {
       memory_.tokens.clear();
       for (int64_t p = 0; p < options.chunk; ++p) {
         memory_.tokens.push_back(run_.token(written * options.chunk + p, initial(), state_batch_));
@@ -269,6 +276,9 @@ class HeadBackward {
     };
     store_weights(d_initial.counts, 0, initial()->real_counts());
     store_weights(d_initial.pending_weights, sequence_.size, initial()->pending_weights());
+    for (int64_t i = 0; d_initial.shrinkage.data != nullptr && i < sequence_.size; ++i) {
+      *d_initial.shrinkage.row(state_batch_, i, kv_head_) = gradient_.shrinkage[i];
+    }
   }
 
   const BackwardCall& call_;
@@ -302,6 +312,9 @@ void check_state_gradients(const char* name, std::span<const OvqStateGradients<T
           kBackward, name, " has gradients of counts; there are no weights");
     check_shape(kBackward, name, gradients[i].counts, shape.batch, size, shape.kv_heads, 1, true);
     check_shape(kBackward, name, gradients[i].pending_weights, shape.batch, pending, shape.kv_heads, 1, true);
+    check(in.options.value_norms || gradients[i].shrinkage.data == nullptr, kBackward, name,
+          " has gradients of shrinkage; there are no value_norms");
+    check_shape(kBackward, name, gradients[i].shrinkage, shape.batch, size, shape.kv_heads, 1, true);
   }
 }
 

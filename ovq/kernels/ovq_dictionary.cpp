@@ -79,11 +79,60 @@ void update_row(float* row, const float* tokens, int64_t stride, const Members& 
   for (int64_t i = 0; i < dim; ++i) row[i] += rate * sum[i];
 }
 
-// row <- row / |row|; returns |row|. A zero row stays.
-float normalize_row(float* row, int64_t dim) {
+float norm_of(const float* row, int64_t dim) {
   double squares = 0.0;
   for (int64_t i = 0; i < dim; ++i) squares += static_cast<double>(row[i]) * row[i];
-  const float norm = static_cast<float>(std::sqrt(squares));
+  return static_cast<float>(std::sqrt(squares));
+}
+
+// With value_norms, update_row of the mean `shrinkage` * row; the row is then that mean with the norm that its tokens
+// have on average. A mean of zero stays, and its norm is forgotten.
+template <class WeightOf>
+void update_value(float* row, float& shrinkage, const float* tokens, int64_t stride, const Members& members,
+                  int32_t member, float rate, int64_t dim, float* sum, const WeightOf& weight_of) {
+  const double norm_before = norm_of(row, dim);
+  double change = 0.0;
+  for (int32_t p = member; p != kNone; p = members.next[p]) {
+    change += weight_of(p) * (norm_of(tokens + p * stride, dim) - norm_before);
+  }
+  const auto norm = static_cast<float>(norm_before + rate * change);
+  for (int64_t i = 0; i < dim; ++i) row[i] *= shrinkage;
+  update_row(row, tokens, stride, members, member, rate, dim, sum, weight_of);
+  const float mean_norm = norm_of(row, dim);
+  shrinkage = 1.0f;
+  if (!(norm > 0.0f) || !(mean_norm > 0.0f)) return;
+  const float factor = norm / mean_norm;
+  for (int64_t i = 0; i < dim; ++i) row[i] *= factor;
+  shrinkage = mean_norm / norm;
+}
+
+// The gradients g of the row y and r of its shrinkage s become those of the mean and of the norm n of y:
+//   g <- (g - u (u . g)) / s + u r / n,  r <- u . g - r s / n,  u = y / n
+void mean_gradient(float* g, float& r, const float* y, float s, int64_t dim) {
+  const double n = norm_of(y, dim);
+  if (!(n > 0.0) || !(s > 0.0f)) {
+    r = 0.0f;
+    return;
+  }
+  double radial = 0.0;
+  for (int64_t i = 0; i < dim; ++i) radial += static_cast<double>(y[i]) * g[i];
+  radial /= n;
+  const auto along = static_cast<float>((r / n - radial / s) / n);
+  for (int64_t i = 0; i < dim; ++i) g[i] = g[i] / s + y[i] * along;
+  r = static_cast<float>(radial - r * s / n);
+}
+
+// g <- g + d_norm x / |x|, the gradient of |x|; a zero row has none
+void add_norm_gradient(float d_norm, const float* x, int64_t dim, float* g) {
+  const float norm = norm_of(x, dim);
+  if (d_norm == 0.0f || !(norm > 0.0f)) return;
+  const float factor = d_norm / norm;
+  for (int64_t i = 0; i < dim; ++i) g[i] += factor * x[i];
+}
+
+// row <- row / |row|; returns |row|. A zero row stays.
+float normalize_row(float* row, int64_t dim) {
+  const float norm = norm_of(row, dim);
   if (norm > 0.0f) {
     for (int64_t i = 0; i < dim; ++i) row[i] /= norm;
   }
@@ -129,6 +178,15 @@ float update_rate(const OvqOptions& options, float count_after) {
   return options.rate ? *options.rate : 1.0f / count_after;
 }
 
+// What a member of a centroid has of its mean.
+float share_of(const OvqOptions& options, float weight, float count_after) {
+  return options.rate ? *options.rate : weight / count_after;
+}
+
+// Below it 1 / count may overflow, and products with weights lose digits. Weights times kTinyScale are of the same
+// bits.
+constexpr float kTinyCount = 0x1p-100f, kTinyScale = 0x1p100f;
+
 // g . (x - row). Eight sums, since one would wait for itself: with it backward took a tenth longer (d 64, N 512).
 float along_gradient(const float* gradient, const float* x, const float* row, int64_t dim) {
   constexpr int64_t kSums = 8;
@@ -139,6 +197,13 @@ float along_gradient(const float* gradient, const float* x, const float* row, in
   }
   for (; i < dim; ++i) sums[i % kSums] += gradient[i] * (x[i] - row[i]);
   return ((sums[0] + sums[1]) + (sums[2] + sums[3])) + ((sums[4] + sums[5]) + (sums[6] + sums[7]));
+}
+
+// g . (a x - b y)
+float along_scaled(const float* g, const float* x, float a, const float* y, float b, int64_t dim) {
+  double sum = 0.0;
+  for (int64_t i = 0; i < dim; ++i) sum += static_cast<double>(g[i]) * (a * x[i] - b * y[i]);
+  return static_cast<float>(sum);
 }
 
 void scaled_copy(const float* from, float factor, int64_t dim, float* to) {
@@ -154,6 +219,7 @@ void UndoLog::reserve(int64_t rows_overwritten, int64_t rows_written, const Dict
   rows.ensure(rows_overwritten * (dictionary.key_dim + dictionary.value_dim));
   if (options.normalize) norm.ensure(rows_written);
   if (options.weighted) count.ensure(rows_overwritten);
+  if (options.value_norms) shrinkage.ensure(rows_overwritten);
 }
 
 namespace {
@@ -217,6 +283,7 @@ void write_chunk_with(Dictionary& dictionary, const ChunkWrite& write, WriteScra
     } else {
       set_count(rows, size + i, 1);
     }
+    if (options.value_norms) rows.shrinkage[size + i] = 1.0f;
   }
   members.for_each(write, [&](int32_t centroid, int32_t member) {
     const bool old = centroid < size;
@@ -226,12 +293,25 @@ void write_chunk_with(Dictionary& dictionary, const ChunkWrite& write, WriteScra
       copy_row(key, key_dim, entry);
       copy_row(value, value_dim, entry + key_dim);
       if (options.weighted) log->count[log->entries] = rows.weights[centroid];
+      if (options.value_norms) log->shrinkage[log->entries] = rows.shrinkage[centroid];
       log->centroid[log->entries++] = centroid;
     }
     join(centroid, member);
-    const float rate = update_rate(options, count_of(rows, centroid));
-    update_row(key, tokens_k, rows.key_stride, members, member, rate, key_dim, sum, weight_of);
-    update_row(value, tokens_v, rows.value_stride, members, member, rate, value_dim, sum, weight_of);
+    const auto update = [&, key = key, value = value](float rate, const auto& weight_of) {
+      update_row(key, tokens_k, rows.key_stride, members, member, rate, key_dim, sum, weight_of);
+      if (options.value_norms) {
+        update_value(value, rows.shrinkage[centroid], tokens_v, rows.value_stride, members, member, rate, value_dim,
+                     sum, weight_of);
+      } else {
+        update_row(value, tokens_v, rows.value_stride, members, member, rate, value_dim, sum, weight_of);
+      }
+    };
+    const float count = count_of(rows, centroid);
+    if (count < kTinyCount) {
+      update(1.0f / (kTinyScale * count), [&](int32_t p) { return kTinyScale * weight_of(p); });
+    } else {
+      update(update_rate(options, count), weight_of);
+    }
     if (!old) return;
     if (options.normalize) log_norm(normalize_row(key, key_dim));
     store_row(dictionary, centroid, {key, value});
@@ -295,14 +375,28 @@ void unwrite_chunk(Dictionary& dictionary, const ChunkWrite& write, const Dictio
     }
   }
 
+  // Of values that tokens joined: from now on the gradients are those of their means, and of their norms.
+  const auto joined = [&](int64_t centroid) { return members.first[centroid] != kNone; };
+  if (options.value_norms) {
+    const auto to_mean = [&](int64_t row) {
+      mean_gradient(value_gradient(row), gradient.shrinkage[row], dictionary.value(row), rows.shrinkage[row],
+                    value_dim);
+    };
+    for (int64_t i = 0; i < overwritten; ++i) to_mean(log.centroid[log.entries + i]);
+    for (int64_t i = size; i < size_after; ++i) {
+      if (joined(i)) to_mean(i);
+    }
+  }
+
   // The founders' gradients step aside: the chunk's tokens get their rows back.
-  const int64_t founder_floats = key_dim + value_dim + 1;
+  const int64_t founder_floats = key_dim + value_dim + 2;
   float* founders = scratch.panels.ensure(write.new_count * founder_floats);
   for (int64_t i = 0; i < write.new_count; ++i) {
     float* to = founders + i * founder_floats;
     copy_row(key_gradient(size + i), key_dim, to);
     copy_row(value_gradient(size + i), value_dim, to + key_dim);
-    if (options.weighted) to[key_dim + value_dim] = gradient.log_counts[size + i];
+    to[key_dim + value_dim] = options.weighted ? gradient.log_counts[size + i] : 0.0f;
+    to[key_dim + value_dim + 1] = options.value_norms && joined(size + i) ? gradient.shrinkage[size + i] : 0.0f;
   }
   if (write.carried > 0) {
     std::memmove(key_gradient(size + chunk), key_gradient(size_after),
@@ -314,38 +408,51 @@ void unwrite_chunk(Dictionary& dictionary, const ChunkWrite& write, const Dictio
     }
   }
 
-  // The gradient g' of a written row, and c dL/dc of its count.
+  // The gradient g' of a written row, c dL/dc of its count and, with value_norms, that of the norm of its value.
   struct Written {
     int64_t row;
     const float *g_key, *g_value;
-    float log_count;
+    float log_count, d_norm;
   };
   const auto founded = [&](int64_t i) -> Written {
     const float* g = founders + i * founder_floats;
-    return {size + i, g, g + key_dim, options.weighted ? g[key_dim + value_dim] : 0.0f};
+    return {size + i, g, g + key_dim, g[key_dim + value_dim], g[key_dim + value_dim + 1]};
   };
   // With weights: dL/d log w = w (h' + g' . (x - D') / counts') of a row x that went into D' with weight w. Where D'
   // was rescaled it does not matter by how much: g' is perpendicular to it.
-  const auto log_weight_gradient = [&](const Written& to, const float* key, const float* value, float weight) {
-    const float along = along_gradient(to.g_key, key, dictionary.key(to.row), key_dim) +
-                        along_gradient(to.g_value, value, dictionary.value(to.row), value_dim);
-    return weight * (to.log_count + along) / rows.weights[to.row];
+  // With value_norms the row of a value is its mean, of x the `shrinkage` * x, and its norm is one more element.
+  const auto log_weight_gradient = [&](const Written& to, const float* key, const float* value, float weight,
+                                       float shrinkage) {
+    const float* mean = dictionary.value(to.row);
+    float along = along_gradient(to.g_key, key, dictionary.key(to.row), key_dim);
+    if (options.value_norms) {
+      along += along_scaled(to.g_value, value, shrinkage, mean, rows.shrinkage[to.row], value_dim) +
+               to.d_norm * (norm_of(value, value_dim) - norm_of(mean, value_dim));
+    } else {
+      along += along_gradient(to.g_value, value, mean, value_dim);
+    }
+    return weight / rows.weights[to.row] * (to.log_count + along);
   };
   const auto weight_of = [&](int64_t p) { return options.weighted ? write.tokens[p].weight : 1.0f; };
   const auto token_log_weight = [&](const Written& to, int64_t p) {
     if (!options.weighted) return;
     const TokenRow& token = write.tokens[p];
-    gradient.log_counts[size + p] = log_weight_gradient(to, token.key, token.value, token.weight);
+    gradient.log_counts[size + p] = log_weight_gradient(to, token.key, token.value, token.weight, 1.0f);
+  };
+  const auto token_norm = [&](const Written& to, int64_t p, float share) {
+    if (options.value_norms)
+      add_norm_gradient(share * to.d_norm, write.tokens[p].value, value_dim, value_gradient(size + p));
   };
 
   // g <- (counts / counts') g' for the row, w g' / counts' for each member (constant rate: 1 - m rate, and rate)
   for (int64_t i = 0; i < write.new_count; ++i) {
     const Written to = founded(i);
     const int32_t p = members.founder[i];
-    const float rate = update_rate(options, count_of(rows, size + i));
-    const float own = options.rate ? 1.0f - static_cast<float>(rows.counts[size + i] - 1) * rate : weight_of(p) * rate;
+    const float own = options.rate ? 1.0f - static_cast<float>(rows.counts[size + i] - 1) * *options.rate
+                                   : weight_of(p) / count_of(rows, size + i);
     scaled_copy(to.g_key, own, key_dim, key_gradient(size + p));
     scaled_copy(to.g_value, own, value_dim, value_gradient(size + p));
+    token_norm(to, p, own);
     token_log_weight(to, p);
   }
   int64_t entry = log.entries;
@@ -354,34 +461,44 @@ void unwrite_chunk(Dictionary& dictionary, const ChunkWrite& write, const Dictio
     Written to;
     if (old) {
       to = {centroid, key_gradient(centroid), value_gradient(centroid),
-            options.weighted ? gradient.log_counts[centroid] : 0.0f};
+            options.weighted ? gradient.log_counts[centroid] : 0.0f,
+            options.value_norms ? gradient.shrinkage[centroid] : 0.0f};
     } else {
       to = founded(centroid - size);
     }
     const int64_t count = options.weighted ? 0 : members.count(member);
     const float count_after = count_of(rows, centroid);
-    const float rate = update_rate(options, count_after);
     for (; member != kNone; member = members.next[member]) {
-      const float weight = weight_of(member) * rate;
+      const float weight = share_of(options, weight_of(member), count_after);
       scaled_copy(to.g_key, weight, key_dim, key_gradient(size + member));
       scaled_copy(to.g_value, weight, value_dim, value_gradient(size + member));
+      token_norm(to, member, weight);
       token_log_weight(to, member);
     }
     if (!old) return;
     float keep = 0.0f;
+    const float* before = log.rows.data() + entry * (key_dim + value_dim);
+    const float shrinkage = options.value_norms ? log.shrinkage[entry] : 1.0f;
     if (options.weighted) {
-      const float* before = log.rows.data() + entry * (key_dim + value_dim);
       const float count_before = log.count[entry];
       keep = count_before / count_after;
-      gradient.log_counts[centroid] = log_weight_gradient(to, before, before + key_dim, count_before);
+      gradient.log_counts[centroid] = log_weight_gradient(to, before, before + key_dim, count_before, shrinkage);
       set_weight(rows, centroid, count_before);
     } else {
       const int64_t before = rows.counts[centroid] - count;
-      keep = options.rate ? 1.0f - static_cast<float>(count) * rate : static_cast<float>(before) / count_after;
+      keep = options.rate ? 1.0f - static_cast<float>(count) * *options.rate : static_cast<float>(before) / count_after;
       set_count(rows, centroid, before);
     }
     scaled_copy(to.g_key, keep, key_dim, key_gradient(centroid));
-    scaled_copy(to.g_value, keep, value_dim, value_gradient(centroid));
+    if (options.value_norms) {
+      // mean = shrinkage * row, norm = |row|
+      const float* row = before + key_dim;
+      gradient.shrinkage[centroid] = keep * along_scaled(to.g_value, row, 1.0f, row, 0.0f, value_dim);
+      scaled_copy(to.g_value, keep * shrinkage, value_dim, value_gradient(centroid));
+      add_norm_gradient(keep * to.d_norm, row, value_dim, value_gradient(centroid));
+    } else {
+      scaled_copy(to.g_value, keep, value_dim, value_gradient(centroid));
+    }
     ++entry;
   });
 
@@ -390,6 +507,7 @@ void unwrite_chunk(Dictionary& dictionary, const ChunkWrite& write, const Dictio
     const int32_t row = log.centroid[log.entries + i];
     copy_row(logged, key_dim, dictionary.key(row));
     copy_row(logged + key_dim, value_dim, dictionary.value(row));
+    if (options.value_norms) rows.shrinkage[row] = log.shrinkage[log.entries + i];
   }
   dictionary.size = size;
 }

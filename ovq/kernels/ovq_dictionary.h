@@ -48,7 +48,7 @@ struct ChunkWrite {
   int64_t new_count = 0;             // centroids it adds
   int64_t carried = 0;               // pending tokens behind it, which stay (rope)
   int32_t* assignment = nullptr;     // [L], encoded as in ovq_attention.h
-  const TokenRow* tokens = nullptr;  // [L]; with weights, for unwrite_chunk
+  const TokenRow* tokens = nullptr;  // [L]; with weights or value_norms, for unwrite_chunk
 };
 
 struct WriteScratch {
@@ -65,8 +65,9 @@ struct UndoLog {
   Buffer<int32_t> centroid;               // of each overwritten row
   Buffer<float> rows{Lifetime::scratch};  // its key and value before
   int64_t norms = 0;
-  Buffer<float> norm;   // with normalize: of each row of D_k written, before the rescaling
-  Buffer<float> count;  // with weights: of each overwritten row before
+  Buffer<float> norm;       // with normalize: of each row of D_k written, before the rescaling
+  Buffer<float> count;      // with weights: of each overwritten row before
+  Buffer<float> shrinkage;  // with value_norms: the same
 
   void reserve(int64_t rows_overwritten, int64_t rows_written, const Dictionary& dictionary, const OvqOptions& options);
 };
@@ -76,7 +77,9 @@ struct UndoLog {
 void choose_centroids(const Dictionary& dictionary, const ChunkWrite& write, WriteScratch& scratch);
 
 // counts' <- counts + sum w,  D' <- D + sum w (x - D) / counts' (or the constant rate); founders become rows. Without
-// weights w = 1. Rows stored as bfloat16 are rounded once, when all is done to them; they have no log.
+// weights w = 1. With value_norms a row of D_v is that mean as long as its tokens' values are on average,
+//   r D_v = mean,  |D_v|' <- |D_v| + sum w (|v| - |D_v|) / counts',  r' <- |mean'| / |D_v|'   (r: rows.shrinkage)
+// Rows stored as bfloat16 are rounded once, when all is done to them; they have no log.
 void write_chunk(Dictionary& dictionary, const ChunkWrite& write, WriteScratch& scratch, UndoLog* log);
 
 // Gradient rows laid out as the dictionary's own.
@@ -85,6 +88,7 @@ struct DictionaryGradient {
   float* values = nullptr;
   int64_t key_stride = 0, value_stride = 0;
   float* log_counts = nullptr;  // with weights: c dL/dc of a row's count or weight c, which reads simply add to
+  float* shrinkage = nullptr;   // with value_norms: of each centroid
 };
 
 // Takes back the last write of the log. The gradients of the written rows become those of the rows before and of the

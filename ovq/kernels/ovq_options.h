@@ -36,15 +36,12 @@ constexpr auto enum_names(NewCentroids) {
 enum class Trial : uint8_t {
   none,
   two_nearest,  // a token that joins is shared out between its two nearest centroids
-  value_norms,  // merged values are read with the mean norm of their members
   log_size,     // attention is the sharper the larger the dictionary
 };
 
 constexpr auto enum_names(Trial) {
-  return std::to_array<EnumName<Trial>>({{Trial::none, "none"},
-                                         {Trial::two_nearest, "two-nearest"},
-                                         {Trial::value_norms, "value-norms"},
-                                         {Trial::log_size, "log-size"}});
+  return std::to_array<EnumName<Trial>>(
+      {{Trial::none, "none"}, {Trial::two_nearest, "two-nearest"}, {Trial::log_size, "log-size"}});
 }
 
 struct OvqOptions {
@@ -60,6 +57,7 @@ struct OvqOptions {
   uint64_t seed = 0;
   bool weighted = false;  // each token has a weight; counts are sums of weights
   Trial trial = Trial::none;
+  bool value_norms = false;  // centroids' values are as long as their tokens' are on average (not in the paper)
 
   bool operator==(const OvqOptions&) const = default;
 };
@@ -78,6 +76,7 @@ void list_fields(Fields& field, OvqOptions& o) {
   field("normalize", o.normalize, "rescale the key centroids to unit norm after each write");
   field("rope", o.rope, "rotary positions in a window of two chunks; the head dim must be even");
   field("seed", o.seed, "of random new centroids");
+  field("value_norms", o.value_norms, "values of centroids are as long as those of their tokens are on average");
 }
 
 // Centroids after `tokens` committed tokens (before the dictionary's own limits: it never shrinks and grows by at most

@@ -55,7 +55,8 @@ OvqState::OvqState(const OvqShape& shape, const OvqOptions& options, StateDtype 
 
 int64_t OvqState::nbytes() const {
   return keys_.nbytes() + values_.nbytes() + narrow_.nbytes() + counts_.nbytes() + weights_.nbytes() +
-         log_counts_.nbytes() + rotated_.nbytes() + best_similarity_.nbytes() + best_centroid_.nbytes();
+         shrinkage_.nbytes() + log_counts_.nbytes() + rotated_.nbytes() + best_similarity_.nbytes() +
+         best_centroid_.nbytes();
 }
 
 int64_t OvqState::nbytes_after(const OvqShape& shape, const OvqOptions& options, int64_t tokens, StateDtype dtype) {
@@ -69,7 +70,7 @@ int64_t OvqState::nbytes_after(const OvqShape& shape, const OvqOptions& options,
   const int64_t of_tokens = dtype == StateDtype::bfloat16
                                 ? elements * (size * static_cast<int64_t>(sizeof(Bfloat16)) + window * kFloat)
                                 : elements * rows * kFloat;
-  const int64_t of_rows = of_tokens + rows * (kFloat + count);
+  const int64_t of_rows = of_tokens + rows * (kFloat + count + (options.value_norms ? kFloat : 0));
   const int64_t of_window =
       window * (kFloat + static_cast<int64_t>(sizeof(int32_t)) + (options.rope ? key_stride * kFloat : 0));
   return shape.batch * shape.kv_heads * (of_rows + of_window);
@@ -96,8 +97,8 @@ View<const float> OvqState::pending_rows(const Buffer<float>& data, int64_t dim)
   return rows<float>(data.data(), narrow() ? window_ : capacity_, dim, narrow() ? 0 : size_, pending());
 }
 
-View<const float> OvqState::weight_rows(int64_t first, int64_t count) const {
-  return {weights_.data() == nullptr ? nullptr : weights_.data() + first,
+View<const float> OvqState::numbers(const Buffer<float>& data, int64_t first, int64_t count) const {
+  return {data.data() == nullptr ? nullptr : data.data() + first,
           shape_.batch,
           count,
           shape_.kv_heads,
@@ -126,8 +127,9 @@ View<const Bfloat16> OvqState::narrow_values() const {
 View<const float> OvqState::pending_keys() const { return pending_rows(keys_, shape_.key_dim); }
 View<const float> OvqState::pending_values() const { return pending_rows(values_, shape_.value_dim); }
 
-View<const float> OvqState::real_counts() const { return weight_rows(0, size_); }
-View<const float> OvqState::pending_weights() const { return weight_rows(size_, pending()); }
+View<const float> OvqState::real_counts() const { return numbers(weights_, 0, size_); }
+View<const float> OvqState::pending_weights() const { return numbers(weights_, size_, pending()); }
+View<const float> OvqState::shrinkage() const { return numbers(shrinkage_, 0, size_); }
 
 std::span<const int64_t> OvqState::counts(int64_t batch, int64_t head) const {
   if (options_.weighted) return {};
@@ -159,7 +161,8 @@ void OvqState::resize(int64_t centroids, int64_t rows, int64_t window) {
     values = regrow(values_, heads, capacity_, rows, used, value_stride, lifetime_);
   }
   Buffer<int64_t> counts;
-  Buffer<float> weights;
+  Buffer<float> weights, shrinkage;
+  if (options_.value_norms) shrinkage = regrow(shrinkage_, heads, capacity_, rows, size_, 1, lifetime_);
   if (options_.weighted) {
     weights = regrow(weights_, heads, capacity_, rows, used, 1, lifetime_);
   } else {
@@ -176,6 +179,7 @@ void OvqState::resize(int64_t centroids, int64_t rows, int64_t window) {
   narrow_ = std::move(narrow_rows);
   counts_ = std::move(counts);
   weights_ = std::move(weights);
+  shrinkage_ = std::move(shrinkage);
   log_counts_ = std::move(log_counts);
   best_similarity_ = std::move(best_similarity);
   best_centroid_ = std::move(best_centroid);
@@ -214,6 +218,7 @@ OvqHead OvqState::head(int64_t batch, int64_t head) const {
   } else {
     result.counts = counts_.data() + index * capacity_;
   }
+  if (options_.value_norms) result.shrinkage = shrinkage_.data() + index * capacity_;
   result.log_counts = log_counts_.data() + index * capacity_;
   result.best_similarity = best_similarity_.data() + index * window_;
   result.best_centroid = best_centroid_.data() + index * window_;
@@ -245,6 +250,7 @@ OvqState OvqState::copy_head(int64_t batch, int64_t head_index) const {
   } else {
     copy.counts_ = part(from.counts, capacity_);
   }
+  if (options_.value_norms) copy.shrinkage_ = part(from.shrinkage, capacity_);
   copy.log_counts_ = part(from.log_counts, capacity_);
   copy.best_similarity_ = part(from.best_similarity, window_);
   copy.best_centroid_ = part(from.best_centroid, window_);
@@ -271,6 +277,7 @@ OvqState OvqState::to(StateDtype dtype) const {
   }
   result.counts_ = counts_;
   result.weights_ = weights_;
+  result.shrinkage_ = shrinkage_;
   result.log_counts_ = log_counts_;
   result.rotated_ = rotated_;
   result.best_similarity_ = best_similarity_;

@@ -39,10 +39,11 @@ struct OvqHead {
   Bfloat16* narrow_keys = nullptr;
   Bfloat16* narrow_values = nullptr;
   bool narrow = false;
-  int64_t* counts = nullptr;         // without weights
-  float* weights = nullptr;          // with weights: the centroids' counts, then the weights of the pending tokens
-  float* log_counts = nullptr;       // base 2; with weights of the pending tokens too
-  float* rotated = nullptr;          // with rope: the pending keys as the window reads them, a row each
+  int64_t* counts = nullptr;    // without weights
+  float* weights = nullptr;     // with weights: the centroids' counts, then the weights of the pending tokens
+  float* log_counts = nullptr;  // base 2; with weights of the pending tokens too
+  float* shrinkage = nullptr;   // with value_norms: a centroid's value times this is the mean of its tokens' values
+  float* rotated = nullptr;     // with rope: the pending keys as the window reads them, a row each
   float* best_similarity = nullptr;  // of the keys searched so far in this chunk
   int32_t* best_centroid = nullptr;
   int64_t key_stride = 0, value_stride = 0;
@@ -77,13 +78,14 @@ class OvqState {
   std::span<const int64_t> counts(int64_t batch, int64_t head) const;  // without weights
   View<const float> real_counts() const;                               // with weights: [B, n, Hkv, 1]
   View<const float> pending_weights() const;                           // with weights: [B, pending, Hkv, 1]
+  View<const float> shrinkage() const;                                 // with value_norms: [B, n, Hkv, 1]
 
   // The limit N from the next write on. A dictionary that is larger already keeps its size.
   void set_centroids(int64_t centroids);
 
   // Versioned, checksummed, little-endian. `read` validates every field; std::runtime_error says what is wrong.
-  // Without weights the bytes are version 1, with them 2, which older programs read too; bfloat16 is version 3. What is
-  // read has the dtype of what was written.
+  // Without weights the bytes are version 1, with them 2, which older programs read too; bfloat16 is version 3, with
+  // value_norms it is 4. What is read has the dtype of what was written.
   void write(std::ostream& out) const;
   static OvqState read(std::istream& in);
   // Of what `write` writes for a state that has seen `tokens` tokens.
@@ -106,7 +108,8 @@ class OvqState {
   template <class T>
   View<const T> rows(const T* data, int64_t capacity, int64_t dim, int64_t first, int64_t count) const;
   View<const float> pending_rows(const Buffer<float>& data, int64_t dim) const;
-  View<const float> weight_rows(int64_t first, int64_t count) const;
+  // A number per row.
+  View<const float> numbers(const Buffer<float>& data, int64_t first, int64_t count) const;
 
   OvqShape shape_;
   OvqOptions options_;
@@ -120,8 +123,9 @@ class OvqState {
   Buffer<float> keys_, values_;  // with bfloat16 of the pending tokens alone
   Buffer<Bfloat16> narrow_;      // with bfloat16 the centroids: keys of all heads, then values
   Buffer<float> log_counts_, rotated_, best_similarity_;
-  Buffer<int64_t> counts_;  // without weights
-  Buffer<float> weights_;   // with weights
+  Buffer<int64_t> counts_;   // without weights
+  Buffer<float> weights_;    // with weights
+  Buffer<float> shrinkage_;  // with value_norms
   Buffer<int32_t> best_centroid_;
 };
 

@@ -1,8 +1,8 @@
 // A state as bytes, little-endian:
 //   "OVQSTATE", version u32, header (below), then for each sequence and head
 //   keys [rows, dk], values [rows, dv] (centroids, then pending tokens, f32; centroids of a bfloat16 state bf16),
-//   counts [n] i64 or with weights those [rows] f32, similarity [searched] f32 and centroid [searched] i32 of the keys
-//   searched so far in this chunk; FNV-1a of all before, u64.
+//   counts [n] i64 or with weights those [rows] f32, with value_norms shrinkage [n] f32, similarity [searched] f32 and
+//   centroid [searched] i32 of the keys searched so far in this chunk; FNV-1a of all before, u64.
 // Version 1 has no weights, 2 has; both are float32. Version 3 says both in the header: weighted i64, dtype i64.
 // A reader trusts nothing: each field has its range, and memory grows with the bytes that really come, not with what
 // the header promises.
@@ -114,10 +114,11 @@ constexpr int64_t largest_value() {
 // it is there) and f32.
 class OptionWriter {
  public:
-  explicit OptionWriter(Writer& writer) : writer_(writer) {}
+  OptionWriter(Writer& writer, int64_t count) : writer_(writer), left_(count) {}
 
   template <class T>
   void operator()(const char*, const T& value, const char*, const Range& = {}) {
+    if (left_-- <= 0) return;  // an older version: only defaults are left out
     if constexpr (is_optional<T>) {
       writer_.value(static_cast<int64_t>(value.has_value()));
       writer_.value(value.value_or(0.0f));
@@ -130,6 +131,7 @@ class OptionWriter {
 
  private:
   Writer& writer_;
+  int64_t left_;
 };
 
 class OptionReader {
@@ -162,20 +164,33 @@ class OptionReader {
 constexpr int64_t kFirstFields = 10;       // that the options had in versions 1 to 3; each that is appended is one more
 constexpr uint32_t kFirstWithStorage = 3;  // the version from which on the header says how the state is stored
 
-int64_t field_count() {
-  int64_t count = 0;
-  const auto counting = [&](const auto&...) { ++count; };
-  OvqOptions options;
-  list_fields(counting, options);
-  return count;
+// The fields as numbers, to compare them.
+std::vector<double> field_values(OvqOptions options) {
+  std::vector<double> values;
+  const auto add = [&]<class T>(const char*, const T& value, const char*, const Range& = {}) {
+    if constexpr (is_optional<T>) {
+      values.push_back(value ? static_cast<double>(*value) : -1.0);
+    } else {
+      values.push_back(static_cast<double>(value));
+    }
+  };
+  list_fields(add, options);
+  return values;
 }
 
-uint32_t newest_version() { return kFirstWithStorage + static_cast<uint32_t>(field_count() - kFirstFields); }
+uint32_t version_with_fields(size_t count) {
+  return kFirstWithStorage + static_cast<uint32_t>(std::max(static_cast<int64_t>(count), kFirstFields) - kFirstFields);
+}
+
+uint32_t newest_version() { return version_with_fields(field_values({}).size()); }
 
 // The oldest that can hold the state: what older programs can read, they shall.
-uint32_t version_of(bool weighted, StateDtype dtype) {
-  if (dtype != StateDtype::float32 || field_count() > kFirstFields) return newest_version();
-  return weighted ? 2 : 1;
+uint32_t version_of(const OvqOptions& options, StateDtype dtype) {
+  const std::vector<double> values = field_values(options), defaults = field_values({});
+  size_t needed = values.size();
+  while (needed > 0 && values[needed - 1] == defaults[needed - 1]) --needed;
+  if (dtype != StateDtype::float32 || static_cast<int64_t>(needed) > kFirstFields) return version_with_fields(needed);
+  return options.weighted ? 2 : 1;
 }
 
 int64_t fields_of_version(uint32_t version) {
@@ -188,7 +203,7 @@ int64_t searched_keys(const OvqOptions& options, int64_t position, int64_t size)
 }
 
 struct HeadData {
-  std::vector<float> keys, values, weights, best_similarity;
+  std::vector<float> keys, values, weights, shrinkage, best_similarity;
   std::vector<Bfloat16> narrow_keys, narrow_values;  // the centroids of a bfloat16 state
   std::vector<int64_t> counts;
   std::vector<int32_t> best_centroid;
@@ -221,6 +236,11 @@ void check_head(const HeadData& head, const OvqOptions& options, int64_t size, i
       corrupt("a weight is " + std::to_string(weight) + "; must be positive and finite");
     }
   }
+  for (const float share : head.shrinkage) {
+    if (!(share >= 0.0f && std::isfinite(share))) {
+      corrupt("a shrinkage is " + std::to_string(share) + "; must be finite and not negative");
+    }
+  }
   for (const int32_t centroid : head.best_centroid) {
     if (centroid < 0 || centroid >= size) {
       corrupt("a nearest centroid is " + std::to_string(centroid) + "; must be below " + std::to_string(size));
@@ -233,14 +253,18 @@ void check_head(const HeadData& head, const OvqOptions& options, int64_t size, i
 int64_t OvqState::file_bytes_after(const OvqShape& shape, const OvqOptions& options, int64_t tokens, StateDtype dtype) {
   constexpr int64_t kInteger = sizeof(int64_t), kFloat = sizeof(float);
   int64_t header = sizeof(kMagic) + sizeof(uint32_t) + 6 * kInteger + sizeof(uint64_t);  // the checksum included
+  const uint32_t version = version_of(options, dtype);
+  int64_t left = fields_of_version(version);
   const auto add = [&]<class T>(const char*, const T&, const char*, const Range& = {}) {
+    if (left-- <= 0) return;
     header += is_optional<T> ? kInteger + kFloat : std::is_floating_point_v<T> ? kFloat : kInteger;
   };
   OvqOptions listed = options;
   list_fields(add, listed);
-  if (version_of(options.weighted, dtype) >= kFirstWithStorage) header += 2 * kInteger;
+  if (version >= kFirstWithStorage) header += 2 * kInteger;
   const int64_t size = size_after(options, 0, 0, tokens), rows = size + pending_tokens(options, tokens);
-  const int64_t counts = options.weighted ? rows * kFloat : size * kInteger;
+  const int64_t counts =
+      (options.weighted ? rows * kFloat : size * kInteger) + (options.value_norms ? size * kFloat : 0);
   const int64_t searched = searched_keys(options, tokens, size) * (kFloat + static_cast<int64_t>(sizeof(int32_t)));
   const int64_t of_centroid = dtype == StateDtype::bfloat16 ? static_cast<int64_t>(sizeof(Bfloat16)) : kFloat;
   const int64_t elements = (shape.key_dim + shape.value_dim) * (size * of_centroid + (rows - size) * kFloat);
@@ -250,7 +274,7 @@ int64_t OvqState::file_bytes_after(const OvqShape& shape, const OvqOptions& opti
 void OvqState::write(std::ostream& out) const {
   Writer writer(out);
   writer.bytes(kMagic, sizeof(kMagic));
-  const uint32_t version = version_of(options_.weighted, dtype_);
+  const uint32_t version = version_of(options_, dtype_);
   writer.value(version);
   writer.value(shape_.batch);
   writer.value(shape_.kv_heads);
@@ -260,7 +284,7 @@ void OvqState::write(std::ostream& out) const {
     writer.value(static_cast<int64_t>(options_.weighted));
     writer.value(static_cast<int64_t>(dtype_));
   }
-  OptionWriter option_writer(writer);
+  OptionWriter option_writer(writer, fields_of_version(version));
   OvqOptions options = options_;
   list_fields(option_writer, options);
   writer.value(position_);
@@ -281,6 +305,7 @@ void OvqState::write(std::ostream& out) const {
       } else {
         writer.bytes(rows.counts, size_ * sizeof(int64_t));
       }
+      if (options_.value_norms) writer.bytes(rows.shrinkage, size_ * sizeof(float));
       writer.bytes(rows.best_similarity, searched * sizeof(float));
       writer.bytes(rows.best_centroid, searched * sizeof(int32_t));
     }
@@ -340,6 +365,7 @@ OvqState OvqState::read(std::istream& in) {
     } else {
       head.counts = reader.array<int64_t>(size);
     }
+    if (options.value_norms) head.shrinkage = reader.array<float>(size);
     head.best_similarity = reader.array<float>(searched);
     head.best_centroid = reader.array<int32_t>(searched);
     check_head(head, options, size, committed);
@@ -370,6 +396,7 @@ OvqState OvqState::read(std::istream& in) {
       to.counts[c] = from.counts[c];
       to.log_counts[c] = std::log2(static_cast<float>(from.counts[c]));
     }
+    std::copy(from.shrinkage.begin(), from.shrinkage.end(), to.shrinkage);
     std::copy(from.best_similarity.begin(), from.best_similarity.end(), to.best_similarity);
     std::copy(from.best_centroid.begin(), from.best_centroid.end(), to.best_centroid);
     if (!options.rope) continue;

@@ -84,7 +84,13 @@ json to_json(const ModelConfig& config) {
 
 std::string identity(ModelConfig config) {
   config.set_centroids(1);
-  return to_json(config).dump();
+  json object = to_json(config);
+  // What came later counts where it is used: states that older programs have saved still fit.
+  for (const auto& [name, options] : config.mixers) {
+    json& mixer = object["mixers"][name];
+    if (!mixer.value("value_norms", true)) mixer.erase("value_norms");
+  }
+  return object.dump();
 }
 
 ModelConfig load_config(const std::filesystem::path& file) {

@@ -9,15 +9,21 @@ namespace {
 
 using at::Tensor;
 
-// A view of the first `length` time steps of memory for `capacity`.
-Tensor with_room(const Tensor& x, int64_t capacity) {
-  const Tensor memory = at::empty({x.size(0), capacity, x.size(2), x.size(3)}, x.options());
-  memory.narrow(1, 0, x.size(1)).copy_(x);
-  return memory.narrow(1, 0, x.size(1));
+// A view of the first time steps of memory for `capacity`, filled with `before` (undefined: nothing), then x.
+Tensor with_room(const Tensor& before, const Tensor& x, int64_t capacity, at::ScalarType type) {
+  const int64_t length = before.defined() ? before.size(1) : 0;
+  const Tensor memory = at::empty({x.size(0), capacity, x.size(2), x.size(3)}, x.options().dtype(type));
+  if (length > 0) memory.narrow(1, 0, length).copy_(before);
+  memory.narrow(1, length, x.size(1)).copy_(x);
+  return memory.narrow(1, 0, length + x.size(1));
 }
 
-// Time steps behind those that `cache` shows. Tensors without elements have strides, but no memory.
+// Time steps behind those that `cache` shows, if it lies as with_room's memory does. Tensors without elements have
+// strides, but no memory.
 int64_t room_behind(const Tensor& cache) {
+  const bool rows = cache.stride(3) == 1 && cache.stride(2) == cache.size(3) &&
+                    cache.stride(1) == cache.size(2) * cache.size(3) && cache.stride(1) > 0;
+  if (!rows) return 0;
   const int64_t elements = static_cast<int64_t>(cache.storage().nbytes() / cache.element_size());
   if (elements == 0 || elements < cache.size(0) * cache.stride(0)) return 0;
   return (cache.stride(0) - cache.storage_offset()) / cache.stride(1) - cache.size(1);
@@ -59,26 +65,32 @@ Tensor extend_cache(Tensor& cache, const Tensor& x, int64_t window, kernels::Sta
   const at::ScalarType type = narrow ? at::kBFloat16 : x.scalar_type();
   const bool in_place = !at::GradMode::is_enabled();
   if (cache.defined()) {
-    check(cache.dim() == 4 && cache.size(2) == x.size(2) && cache.size(3) == x.size(3), "attention", "state has shape ",
-          cache.sizes(), "; must be [batch, time, ", x.size(2), ", ", x.size(3), "]");
+    check(cache.dim() == 4 && cache.size(0) == x.size(0) && cache.sizes().slice(2) == x.sizes().slice(2), "attention",
+          "state has shape ", cache.sizes(), "; must be [", x.size(0), ", time, ", x.size(2), ", ", x.size(3), "]");
     cache = cache.to(type);  // autocast may have begun or ended since, or the dtype changed
   }
   const int64_t length = cache.defined() ? cache.size(1) : 0;
+  const bool appends = in_place && cache.defined() && x.size(1) <= room_behind(cache);
   Tensor all;
-  if (in_place && cache.defined() && x.size(1) <= room_behind(cache)) {
+  if (appends) {
     all = cache.as_strided({x.size(0), length + x.size(1), x.size(2), x.size(3)}, cache.strides());
     append_rows(all, length, x);
     cache = all;
+  } else if (in_place && window == 0) {
+    all = cache = with_room(cache, x, cache_capacity(length + x.size(1), window), type);
   } else {
     all = cache.defined() ? at::cat({cache, x.to(type)}, 1) : x.to(type);
+    // Room behind x is somebody else's.
+    if (!in_place && room_behind(all) > 0) all = all.clone(at::MemoryFormat::Contiguous);
     cache = all;
-    if (in_place && window == 0) all = cache = with_room(all, cache_capacity(all.size(1), window));
   }
   if (window == 0) return all;
   const int64_t kept = std::min(all.size(1), window - 1);
   cache = all.narrow(1, all.size(1) - kept, kept);
-  // Of all that was read only the window's end is kept in memory.
-  if (in_place && room_behind(cache) == 0) cache = with_room(cache, cache_capacity(kept, window));
+  // Of all that was read only the window's end is kept, in memory of the cache's own.
+  if (in_place && (!appends || room_behind(cache) == 0)) {
+    cache = with_room({}, cache, cache_capacity(kept, window), type);
+  }
   return all;
 }
 

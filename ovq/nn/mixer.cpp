@@ -28,13 +28,17 @@ bool same_layout(const std::string& a, const std::string& b) {
 
 int64_t MixerState::nbytes() const {
   int64_t bytes = ovq ? ovq->nbytes() : 0;
-  for (const auto& [name, tensor] : tensors) bytes += static_cast<int64_t>(tensor.storage().nbytes());
+  for (const auto& [name, tensor] : tensors) {
+    if (tensor.defined()) bytes += static_cast<int64_t>(tensor.storage().nbytes());
+  }
   return bytes;
 }
 
 int64_t MixerState::used_bytes() const {
   int64_t bytes = ovq ? ovq->used_bytes() : 0;
-  for (const auto& [name, tensor] : tensors) bytes += static_cast<int64_t>(tensor.nbytes());
+  for (const auto& [name, tensor] : tensors) {
+    if (tensor.defined()) bytes += static_cast<int64_t>(tensor.nbytes());
+  }
   return bytes;
 }
 
@@ -50,7 +54,9 @@ MixerState MixerState::snapshot() const {
   copy.dtype = dtype;
   copy.layout = layout;
   if (ovq) copy.ovq = ovq->detach();
-  for (const auto& [name, tensor] : tensors) copy.tensors[name] = tensor.detach().clone();
+  for (const auto& [name, tensor] : tensors) {
+    if (tensor.defined()) copy.tensors[name] = tensor.detach().clone();
+  }
   return copy;
 }
 

@@ -35,6 +35,40 @@ struct MixerState {
   MixerState snapshot() const;  // the same, but the dictionary is shared until one of the two is written to
 };
 
+// Puts position and tensors of a state (null: none) back as they were, unless they are kept: for calls that throw
+// halfway. What is written in place, behind a cache or over a recurrence's state, is so by ops that throw only before
+// they write.
+class StateRollback {
+ public:
+  explicit StateRollback(MixerState* state) : state_(state) {
+    if (state == nullptr) return;
+    position_ = state->position;
+    tensors_ = state->tensors;
+  }
+  ~StateRollback() {
+    if (state_ == nullptr) return;
+    state_->position = position_;
+    for (const auto& [name, length] : lengths_) tensors_[name] = state_->tensors[name].narrow(1, 0, length);
+    state_->tensors.swap(tensors_);
+  }
+  StateRollback(const StateRollback&) = delete;
+  StateRollback& operator=(const StateRollback&) = delete;
+  void keep() { state_ = nullptr; }
+  // A tensor that only grows, along dimension 1: its length is enough, and keeps no second copy of it in memory.
+  void grows(const std::string& name) {
+    const auto at = tensors_.find(name);
+    if (at == tensors_.end() || !at->second.defined()) return;
+    lengths_[name] = at->second.size(1);
+    tensors_.erase(at);
+  }
+
+ private:
+  MixerState* state_;
+  int64_t position_ = 0;
+  std::map<std::string, Tensor> tensors_;
+  std::map<std::string, int64_t> lengths_;
+};
+
 // What states depend on, as text: "gdn heads=2 key_dim=128 ..."
 class StateLayout {
  public:
@@ -70,7 +104,8 @@ class Mixer : public torch::nn::Module {
   // The same, continuing `state`, which is replaced by the state after x. Differentiable through both.
   Tensor forward(const Tensor& x, MixerState& state);
 
-  // Decode, mostly T = 1: moves `state` on, in place where that saves memory traffic. No autograd.
+  // Decode, mostly T = 1: moves `state` on, in place where that saves memory traffic. No autograd. As in forward, an
+  // error leaves the state as it was; one of the output projection, which comes last, as it is after x.
   Tensor step(const Tensor& x, MixerState& state);
 
   // std::invalid_argument unless `state` is one of this mixer's, for so many sequences, or of an empty

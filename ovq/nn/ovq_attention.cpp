@@ -21,10 +21,12 @@ OvqAttention::OvqAttention(const OvqAttentionOptions& options)
     w_gate->bias.fill_(3.0);  // every token counts about the same
   }
   StateLayout layout = head_layout();
+  // `centroids` may change; what came later is named where it is used, so that older states still fit.
   const auto add = [&](std::string_view name, const auto& value, auto&&...) {
-    if (name != "centroids") layout.add(name, value);  // which may change
+    if (name != "centroids" && name != "value_norms") layout.add(name, value);
   };
   list_fields(add, options_.dictionary);
+  if (options.dictionary.value_norms) layout.add("value_norms", true);
   if (options.weighted_writes) layout.add("weighted_writes", true);
   if (options.trial != kernels::Trial::none) layout.add("trial", options.trial);
   set_layout(layout);
@@ -52,7 +54,8 @@ int64_t OvqAttention::saved_bytes(int64_t tokens, kernels::StateDtype dtype) con
 
 OptionalTensor OvqAttention::write_weights(const Tensor& x, MixerState* state, const OptionalTensor& cu_seqlens) {
   if (!options_.weighted_writes) return {};
-  const Tensor weights = at::sigmoid(w_gate(x)).clamp_min(1e-6);  // [B, T, Hkv]
+  // A NaN shows in the outputs; as a weight it would be an error.
+  const Tensor weights = at::sigmoid(w_gate(x)).nan_to_num(1.0).clamp_min(1e-6);  // [B, T, Hkv]
   return heads().value_shift && x.size(1) > 0 ? shifted(weights, "shift_w", state, cu_seqlens) : weights;
 }
 
@@ -76,8 +79,10 @@ Tensor OvqAttention::attend(const Inputs& in, const OptionalTensor& weights, Mix
 }
 
 Tensor OvqAttention::mix(const Tensor& x, MixerState* state, const OptionalTensor& cu_seqlens) {
+  StateRollback rollback(state);
   const Inputs in = attention_inputs(x, state, cu_seqlens);
   const Tensor o = attend(in, write_weights(x, state, cu_seqlens), state, cu_seqlens);
+  rollback.keep();
   if (state != nullptr) state->position += x.size(1);
   return output(o);
 }

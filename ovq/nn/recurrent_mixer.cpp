@@ -132,11 +132,17 @@ Tensor RecurrentMixer::normalised(const Tensor& o, const Tensor& gate) {
 
 Tensor RecurrentMixer::mix(const Tensor& x, MixerState* state, const OptionalTensor& cu_seqlens) {
   check_width(op_, x, options_.width);
+  StateRollback rollback(state);
+  Tensor before;
+  if (state != nullptr) {
+    if (const auto at = state->tensors.find("state"); at != state->tensors.end()) before = at->second;
+  }
   const Recurred recurred = recur({.x = x,
                                    .state = state,
                                    .cu_seqlens = cu_seqlens,
-                                   .before = state != nullptr ? state->tensors["state"] : Tensor(),
+                                   .before = before,
                                    .starts = ops::starts_of(op_, x, cu_seqlens)});
+  rollback.keep();
   if (state != nullptr) {
     state->tensors["state"] = recurred.result.state;
     state->position += x.size(1);

@@ -67,22 +67,23 @@ Tensor VectorQuantizer::codewords() const { return ops::l2_norm(current(codebook
 
 Tensor VectorQuantizer::nearest(const Tensor& z) const {
   const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
-  const Tensor rows = ops::by_head(z.detach().to(codebook.scalar_type()));
+  const Tensor rows = ops::by_head(z.detach().to(current(codebook).scalar_type()));
   return ops::by_token(ops::nearest_codeword(rows, codewords().detach()), z.size(0), z.size(1));
 }
 
 int64_t VectorQuantizer::dead(int64_t steps) const { return current(unused).ge(steps).sum().item<int64_t>(); }
 
 void VectorQuantizer::note(const Tensor& z, const Tensor& words, const ops::VectorQuantized& quantized) {
+  if (z.is_meta()) return;  // there is nothing to learn from
   const torch::NoGradGuard no_grad;
   const bool segments = options_.training == CodebookTraining::sf_diveq;
   const Tensor used = segments ? at::cat({quantized.index, quantized.index + 1}, 1) : quantized.index;
-  make_zeros(used_, codebook.select(-1, 0));
+  make_zeros(used_, current(codebook).select(-1, 0));
   used_.scatter_add_(1, used, at::ones_like(used, used_.options()));
   const Tensor nearest = segments ? ops::gather_rows(words, ops::nearest_codeword(z, words)) : quantized.codeword;
   similarity_ = (z.detach() * nearest.detach()).sum(-1).mean().item<double>();
   if (options_.training == CodebookTraining::ema) {
-    make_zeros(sums_, codebook);
+    make_zeros(sums_, current(codebook));
     sums_.scatter_add_(1, quantized.index.unsqueeze(-1).expand_as(z), z.detach());
   }
 }
@@ -90,7 +91,7 @@ void VectorQuantizer::note(const Tensor& z, const Tensor& words, const ops::Vect
 Tensor VectorQuantizer::quantize(const Tensor& z_tokens, uint64_t seed, Note noted) {
   // In the codebook's precision, also under autocast: which codeword is nearest is no matter for eight bits.
   const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
-  const Tensor z = ops::by_head(z_tokens.to(codebook.scalar_type())), words = codewords();
+  const Tensor z = ops::by_head(z_tokens.to(current(codebook).scalar_type())), words = codewords();
   const ops::VectorQuantized quantized =
       ops::vector_quantize({.z = z,
                             .codewords = words,
@@ -110,7 +111,7 @@ Tensor VectorQuantizer::quantize(const Tensor& z_tokens, uint64_t seed, Note not
 void VectorQuantizer::collect(const Tensor& z_tokens) {
   const torch::NoGradGuard no_grad;
   current_to_write("quantizer.codebook", codebook);  // an error now, not at the step's end, if it cannot be
-  const Tensor z = ops::by_head(z_tokens.detach().to(codebook.scalar_type()));
+  const Tensor z = ops::by_head(z_tokens.detach().to(current(codebook).scalar_type()));
   if (z.size(1) > 0) collected_.push_back(block_means(z, std::min(options_.codewords, z.size(1))));
 }
 

@@ -150,14 +150,19 @@ Tensor VqAttention::mix(const Tensor& x, MixerState* state, const OptionalTensor
   const bool training = is_training() && state == nullptr;
   check(state == nullptr || !is_training() || !at::GradMode::is_enabled(), "vq",
         "training with a state: its keys would have no gradients; train without a state, or call eval()");
+  StateRollback rollback(state);
   const Inputs in = attention_inputs(x, state, cu_seqlens);
+  const auto kept = [&](const Tensor& o) {
+    rollback.keep();
+    return output(o);
+  };
   if (training) return output(ops::attention(in.q, training_keys(in.k), in.v, beta(), 0, 0, cu_seqlens));
-  if (!started()) return output(attend_unquantized(in, state, cu_seqlens));
+  if (!started()) return kept(attend_unquantized(in, state, cu_seqlens));
   const Tensor index = quantizer_->nearest(in.k), codewords = quantizer_->codewords();
   if (state != nullptr) {
     check(!state->tensors.contains("keys"), "vq",
           "state is of a layer whose codebook has not started; this layer's has");
-    return output(attend_codewords(in, index, codewords, *state));
+    return kept(attend_codewords(in, index, codewords, *state));
   }
   if (options_.form == VqForm::linear) {
     const auto one = [&](int64_t first, int64_t length) {
@@ -174,7 +179,7 @@ Tensor VqAttention::mix(const Tensor& x, MixerState* state, const OptionalTensor
     } else {
       parts.push_back(one(0, x.size(1)));
     }
-    return output(at::cat(parts, 1));
+    return output(parts.empty() ? in.q : at::cat(parts, 1));  // no sequences, no tokens
   }
   const Tensor flat = index.permute({2, 0, 1}).reshape({codewords.size(0), -1});
   const Tensor quantized = ops::by_token(ops::gather_rows(codewords, flat), x.size(0), x.size(1));

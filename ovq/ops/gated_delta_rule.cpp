@@ -200,30 +200,35 @@ class GatedDeltaRuleFunction : public torch::autograd::Function<GatedDeltaRuleFu
 };
 
 kernels::GatedDeltaRuleInputs delta_views(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& g,
-                                          const Tensor& beta, const Tensor& state) {
+                                          const Tensor& beta, const Tensor& state,
+                                          const std::vector<int64_t>& borders) {
   return {.q = view_of(q),
           .k = view_of(k),
           .v = view_of(v),
           .g = gate_view_of(g),
           .beta = gate_view_of(beta),
           .scale = static_cast<float>(1 / std::sqrt(static_cast<double>(q.size(3)))),
-          .state = state_view_of(state)};
+          .state = borders.empty() ? state_view_of(state) : kernels::View<float>(),
+          .cu_seqlens = borders};
 }
 
 class FusedGatedDeltaRule : public torch::autograd::Function<FusedGatedDeltaRule> {
  public:
   static variable_list forward(AutogradContext* context, const Tensor& q, const Tensor& k, const Tensor& v,
-                               const Tensor& g, const Tensor& beta, const Tensor& state) {
+                               const Tensor& g, const Tensor& beta, const Tensor& state,
+                               const std::vector<int64_t>& borders) {
     RECORD_USER_SCOPE("ovq::gated_delta_rule_forward");
     use_torch_threads();
-    const kernels::GatedDeltaRuleInputs in = delta_views(q, k, v, g, beta, state);
-    const Tensor o = empty_output(v.sizes()), after = at::empty(state.sizes(), state.options());
+    const kernels::GatedDeltaRuleInputs in = delta_views(q, k, v, g, beta, state, borders);
+    const Tensor o = empty_output(v.sizes()), after = state_after(state, borders);
     const Tensor saved = empty_output({kernels::saved_floats(in)});
-    kernels::gated_delta_rule_forward(in, {.o = view_of(o), .state = state_view_of(after), .saved = span_of(saved)});
+    kernels::gated_delta_rule_forward(
+        in, {.o = view_of(o), .state = optional_state_view_of(after), .saved = span_of(saved)});
     context->save_for_backward({q, k, v, g, beta, state, saved});
-    context->saved_data["d_state"] = state.requires_grad();
+    context->saved_data["borders"] = borders;
+    context->saved_data["d_state"] = borders.empty() && state.requires_grad();
     context->set_materialize_grads(false);
-    return {o, after};
+    return with_state(o, after);
   }
 
   static variable_list backward(AutogradContext* context, variable_list gradients) {
@@ -232,12 +237,13 @@ class FusedGatedDeltaRule : public torch::autograd::Function<FusedGatedDeltaRule
     const variable_list s = context->get_saved_variables();
     const Tensor &q = s[0], &k = s[1], &v = s[2], &g = s[3], &beta = s[4], &state = s[5], &saved = s[6];
     const Tensor d_o = gradients[0].defined() ? with_contiguous_rows(gradients[0]) : at::zeros(v.sizes(), v.options());
-    const Tensor d_after = gradients[1].defined() ? with_contiguous_rows(gradients[1]) : Tensor();
+    const Tensor d_after = state_gradient(gradients);
+    const std::vector<int64_t> borders = context->saved_data["borders"].toIntVector();
     const Tensor d_q = empty_output(q.sizes()), d_k = empty_output(k.sizes()), d_v = empty_output(v.sizes());
     const Tensor d_g = at::empty(g.sizes(), g.options()), d_beta = at::empty(g.sizes(), g.options());
     const Tensor d_state =
         context->saved_data["d_state"].toBool() ? at::empty(state.sizes(), state.options()) : Tensor();
-    kernels::gated_delta_rule_backward(delta_views(q, k, v, g, beta, state), span_of(saved), view_of(d_o),
+    kernels::gated_delta_rule_backward(delta_views(q, k, v, g, beta, state, borders), span_of(saved), view_of(d_o),
                                        optional_state_view_of(d_after),
                                        {.d_q = view_of(d_q),
                                         .d_k = view_of(d_k),
@@ -245,21 +251,21 @@ class FusedGatedDeltaRule : public torch::autograd::Function<FusedGatedDeltaRule
                                         .d_g = gate_view_of(d_g),
                                         .d_beta = gate_view_of(d_beta),
                                         .d_state = optional_state_view_of(d_state)});
-    return once_differentiable(kGatedDeltaRule, {d_q, d_k, d_v, d_g, d_beta, d_state});
+    return once_differentiable(kGatedDeltaRule, {d_q, d_k, d_v, d_g, d_beta, d_state, Tensor()});
   }
 };
 
-RecurrenceResult fused_gated_delta_rule(const GatedDeltaRuleInputs& in) {
+RecurrenceResult fused_gated_delta_rule(const GatedDeltaRuleInputs& in, const std::vector<int64_t>& borders) {
   const Tensor q = with_contiguous_rows(in.q), k = with_contiguous_rows(in.k), v = with_contiguous_rows(in.v);
   const Tensor state = with_contiguous_rows(in.state);
   if (any_requires_grad({q, k, v, in.g, in.beta, state})) {
-    const variable_list outputs = FusedGatedDeltaRule::apply(q, k, v, in.g, in.beta, state);
-    return {.o = outputs[0], .state = outputs[1]};
+    return result_of(FusedGatedDeltaRule::apply(q, k, v, in.g, in.beta, state, borders));
   }
   use_torch_threads();
-  const RecurrenceResult result{.o = empty_output(v.sizes()), .state = next_state(q, state)};
-  kernels::gated_delta_rule_forward(delta_views(q, k, v, in.g, in.beta, state),
-                                    {.o = view_of(result.o), .state = state_view_of(result.state), .saved = {}});
+  const RecurrenceResult result{.o = empty_output(v.sizes()), .state = next_state(q, state, borders)};
+  kernels::gated_delta_rule_forward(
+      delta_views(q, k, v, in.g, in.beta, state, borders),
+      {.o = view_of(result.o), .state = optional_state_view_of(result.state), .saved = {}});
   return result;
 }
 
@@ -271,10 +277,15 @@ GatedDeltaRuleInputs prepare(const GatedDeltaRuleInputs& in) {
   return {.q = in.q.to(type),
           .k = in.k.to(type),
           .v = in.v.to(type),
-          .g = restarted(in.g.to(type), in.starts),
+          .g = in.g.to(type),
           .beta = in.beta.to(type),
           .state = state_or_zeros(in.state, in.q, in.v, type),
           .chunk = std::max<int64_t>(1, std::min(in.chunk, in.q.size(1)))};
+}
+
+GatedDeltaRuleInputs part_of(const GatedDeltaRuleInputs& in, int64_t begin, int64_t end) {
+  const auto cut = [&](const Tensor& x) { return x.slice(1, begin, end); };
+  return {.q = cut(in.q), .k = cut(in.k), .v = cut(in.v), .g = cut(in.g), .beta = cut(in.beta), .chunk = in.chunk};
 }
 
 RecurrenceResult step(const GatedDeltaRuleInputs& in) {
@@ -291,11 +302,15 @@ RecurrenceResult step(const GatedDeltaRuleInputs& in) {
 
 RecurrenceResult gated_delta_rule(const GatedDeltaRuleInputs& inputs) {
   const GatedDeltaRuleInputs in = prepare(inputs);
+  const std::vector<int64_t> borders = borders_of(kGatedDeltaRule, inputs.starts, in.q.size(1));
   RecurrenceResult result;
   if (in.q.numel() == 0 || in.v.numel() == 0 || in.q.is_meta()) {
-    result = {.o = at::zeros_like(in.v), .state = in.state};
-  } else if (runs_fused(kGatedDeltaRule, in.q)) {
-    result = fused_gated_delta_rule(in);
+    result = {.o = at::zeros_like(in.v), .state = in.state.clone()};
+  } else if (runs_fused(kGatedDeltaRule, in.q) && takes_packed(in.q, borders)) {
+    result = fused_gated_delta_rule(in, borders);
+  } else if (!borders.empty()) {
+    result =
+        one_by_one(borders, [&](int64_t begin, int64_t end) { return gated_delta_rule(part_of(inputs, begin, end)); });
   } else if (decodes(in.q)) {
     result = step(in);
   } else {
@@ -308,6 +323,10 @@ RecurrenceResult gated_delta_rule(const GatedDeltaRuleInputs& inputs) {
 
 RecurrenceResult gated_delta_rule_recurrent(const GatedDeltaRuleInputs& inputs) {
   const GatedDeltaRuleInputs in = prepare(inputs);
+  if (const auto borders = borders_of(kGatedDeltaRule, inputs.starts, in.q.size(1)); !borders.empty()) {
+    return one_by_one(
+        borders, [&](int64_t begin, int64_t end) { return gated_delta_rule_recurrent(part_of(inputs, begin, end)); });
+  }
   const double scale = 1 / std::sqrt(static_cast<double>(in.q.size(3)));
   Tensor state = in.state;
   std::vector<Tensor> outputs;
@@ -320,7 +339,7 @@ RecurrenceResult gated_delta_rule_recurrent(const GatedDeltaRuleInputs& inputs) 
     outputs.push_back(scale * at::matmul(row(in.q), state).squeeze(-2));
   }
   const Tensor o = outputs.empty() ? at::zeros_like(in.v) : at::stack(outputs, 1);
-  return {.o = o.to(inputs.q.scalar_type()), .state = state};
+  return {.o = o.to(inputs.q.scalar_type()), .state = outputs.empty() ? state.clone() : state};
 }
 
 }  // namespace ovq::ops

@@ -16,7 +16,7 @@ struct GatedDeltaRuleInputs {
   at::Tensor g;       // log of the decays [B, T, H], at most 0
   at::Tensor beta;    // [B, T, H], in [0, 1]
   at::Tensor state;   // before the first token, [B, H, dk, dv]; undefined: zeros
-  at::Tensor starts;  // tokens before which the state is forgotten: packed sequences; undefined: none
+  at::Tensor starts;  // first tokens of packed sequences, which start from zeros; undefined: not packed
   int64_t chunk = 64;
 };
 

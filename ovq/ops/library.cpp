@@ -62,6 +62,9 @@ class StackReader {
     } else if constexpr (std::is_floating_point_v<T>) {
       value = static_cast<T>(given.toDouble());
     } else {
+      if (std::is_unsigned_v<T> && given.toInt() < 0) {
+        ovq::fail(kOp, name, " is ", given.toInt(), "; must be an integer of at least 0");
+      }
       value = static_cast<T>(given.toInt());
     }
   }
@@ -138,8 +141,13 @@ std::tuple<Tensor, std::vector<StatePtr>> ovq_attention_continue(const Tensor& q
                                                                  const c10::optional<Tensor>& cu_seqlens,
                                                                  const c10::optional<Tensor>& weights,
                                                                  c10::optional<std::string> backend) {
-  OvqOptions options = states.empty() ? OvqOptions{} : states.front()->options();
-  if (centroids) options.centroids = *centroids;
+  OvqOptions options;
+  if (!centroids) {
+    options = ovq::ops::options_of(kOp, states);
+  } else {
+    if (!states.empty()) options = states.front()->options();
+    options.centroids = *centroids;
+  }
   auto result = ovq::ops::ovq_attention_with_state(q, k, v, beta, options, cu_seqlens, states, weights,
                                                    ovq::ops::backend_from(kOp, backend));
   return {result.o, result.states};
@@ -170,6 +178,11 @@ TORCH_LIBRARY(ovq, library) {
            [](const StatePtr& self) -> c10::optional<Tensor> {
              const Tensor weights = self->pending_weights();
              return weights.defined() ? c10::optional<Tensor>(weights) : c10::nullopt;
+           })
+      .def("shrinkage",
+           [](const StatePtr& self) -> c10::optional<Tensor> {
+             const Tensor shrinkage = self->shrinkage();
+             return shrinkage.defined() ? c10::optional<Tensor>(shrinkage) : c10::nullopt;
            })
       .def("position", [](const StatePtr& self) { return self->position(); })
       .def("nbytes", [](const StatePtr& self) { return self->nbytes(); })

@@ -57,30 +57,34 @@ class LinearAttentionFunction : public torch::autograd::Function<LinearAttention
 };
 
 kernels::LinearAttentionInputs linear_views(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& g,
-                                            const Tensor& state, double scale) {
+                                            const Tensor& state, double scale, const std::vector<int64_t>& borders) {
   return {.q = view_of(q),
           .k = view_of(k),
           .v = view_of(v),
           .g = gate_view_of(g),
           .scale = static_cast<float>(scale),
-          .state = state_view_of(state)};
+          .state = borders.empty() ? state_view_of(state) : kernels::View<float>(),
+          .cu_seqlens = borders};
 }
 
 class FusedLinearAttention : public torch::autograd::Function<FusedLinearAttention> {
  public:
   static variable_list forward(AutogradContext* context, const Tensor& q, const Tensor& k, const Tensor& v,
-                               const Tensor& g, const Tensor& state, double scale) {
+                               const Tensor& g, const Tensor& state, double scale,
+                               const std::vector<int64_t>& borders) {
     RECORD_USER_SCOPE("ovq::linear_attention_forward");
     use_torch_threads();
-    const kernels::LinearAttentionInputs in = linear_views(q, k, v, g, state, scale);
-    const Tensor o = empty_output(v.sizes()), after = at::empty(state.sizes(), state.options());
+    const kernels::LinearAttentionInputs in = linear_views(q, k, v, g, state, scale, borders);
+    const Tensor o = empty_output(v.sizes()), after = state_after(state, borders);
     const Tensor saved = empty_output({kernels::saved_floats(in)});
-    kernels::linear_attention_forward(in, {.o = view_of(o), .state = state_view_of(after), .saved = span_of(saved)});
+    kernels::linear_attention_forward(
+        in, {.o = view_of(o), .state = optional_state_view_of(after), .saved = span_of(saved)});
     context->save_for_backward({q, k, v, g, state, saved});
     context->saved_data["scale"] = scale;
-    context->saved_data["d_state"] = state.requires_grad();
+    context->saved_data["borders"] = borders;
+    context->saved_data["d_state"] = borders.empty() && state.requires_grad();
     context->set_materialize_grads(false);
-    return {o, after};
+    return with_state(o, after);
   }
 
   static variable_list backward(AutogradContext* context, variable_list gradients) {
@@ -89,19 +93,21 @@ class FusedLinearAttention : public torch::autograd::Function<FusedLinearAttenti
     const variable_list s = context->get_saved_variables();
     const Tensor &q = s[0], &k = s[1], &v = s[2], &g = s[3], &state = s[4], &saved = s[5];
     const Tensor d_o = gradients[0].defined() ? with_contiguous_rows(gradients[0]) : at::zeros(v.sizes(), v.options());
-    const Tensor d_after = gradients[1].defined() ? with_contiguous_rows(gradients[1]) : Tensor();
+    const Tensor d_after = state_gradient(gradients);
+    const std::vector<int64_t> borders = context->saved_data["borders"].toIntVector();
     const Tensor d_q = empty_output(q.sizes()), d_k = empty_output(k.sizes()), d_v = empty_output(v.sizes());
     const Tensor d_g = at::empty(g.sizes(), g.options());
     const Tensor d_state =
         context->saved_data["d_state"].toBool() ? at::empty(state.sizes(), state.options()) : Tensor();
-    kernels::linear_attention_backward(linear_views(q, k, v, g, state, context->saved_data["scale"].toDouble()),
-                                       span_of(saved), view_of(d_o), optional_state_view_of(d_after),
-                                       {.d_q = view_of(d_q),
-                                        .d_k = view_of(d_k),
-                                        .d_v = view_of(d_v),
-                                        .d_g = gate_view_of(d_g),
-                                        .d_state = optional_state_view_of(d_state)});
-    return once_differentiable(kLinearAttention, {d_q, d_k, d_v, d_g, d_state, Tensor()});
+    kernels::linear_attention_backward(
+        linear_views(q, k, v, g, state, context->saved_data["scale"].toDouble(), borders), span_of(saved), view_of(d_o),
+        optional_state_view_of(d_after),
+        {.d_q = view_of(d_q),
+         .d_k = view_of(d_k),
+         .d_v = view_of(d_v),
+         .d_g = gate_view_of(d_g),
+         .d_state = optional_state_view_of(d_state)});
+    return once_differentiable(kLinearAttention, {d_q, d_k, d_v, d_g, d_state, Tensor(), Tensor()});
   }
 };
 
@@ -110,17 +116,17 @@ struct Prepared {
   double scale;
 };
 
-RecurrenceResult fused_linear_attention(const Prepared& in) {
+RecurrenceResult fused_linear_attention(const Prepared& in, const std::vector<int64_t>& borders) {
   const Tensor q = with_contiguous_rows(in.q), k = with_contiguous_rows(in.k), v = with_contiguous_rows(in.v);
   const Tensor state = with_contiguous_rows(in.state);
   if (any_requires_grad({q, k, v, in.g, state})) {
-    const variable_list outputs = FusedLinearAttention::apply(q, k, v, in.g, state, in.scale);
-    return {.o = outputs[0], .state = outputs[1]};
+    return result_of(FusedLinearAttention::apply(q, k, v, in.g, state, in.scale, borders));
   }
   use_torch_threads();
-  const RecurrenceResult result{.o = empty_output(v.sizes()), .state = next_state(q, state)};
-  kernels::linear_attention_forward(linear_views(q, k, v, in.g, state, in.scale),
-                                    {.o = view_of(result.o), .state = state_view_of(result.state), .saved = {}});
+  const RecurrenceResult result{.o = empty_output(v.sizes()), .state = next_state(q, state, borders)};
+  kernels::linear_attention_forward(
+      linear_views(q, k, v, in.g, state, in.scale, borders),
+      {.o = view_of(result.o), .state = optional_state_view_of(result.state), .saved = {}});
   return result;
 }
 
@@ -128,14 +134,22 @@ Prepared prepare(const LinearAttentionInputs& in) {
   check_recurrence(kLinearAttention, in.q, in.k, in.v, in.state, in.chunk);
   if (in.g.defined()) check_gate(kLinearAttention, "g", in.g, in.q);
   const at::ScalarType type = wide_type(in.q);
-  return {
-      .q = in.q.to(type),
-      .k = in.k.to(type),
-      .v = in.v.to(type),
-      .g = restarted(in.g.defined() ? in.g.to(type) : at::zeros(in.q.sizes().slice(0, 3), in.q.options().dtype(type)),
-                     in.starts),
-      .state = state_or_zeros(in.state, in.q, in.v, type),
-      .scale = in.scale.value_or(1 / std::sqrt(static_cast<double>(in.q.size(3))))};
+  return {.q = in.q.to(type),
+          .k = in.k.to(type),
+          .v = in.v.to(type),
+          .g = in.g.defined() ? in.g.to(type) : at::zeros(in.q.sizes().slice(0, 3), in.q.options().dtype(type)),
+          .state = state_or_zeros(in.state, in.q, in.v, type),
+          .scale = in.scale.value_or(1 / std::sqrt(static_cast<double>(in.q.size(3))))};
+}
+
+LinearAttentionInputs part_of(const LinearAttentionInputs& in, int64_t begin, int64_t end) {
+  const auto cut = [&](const Tensor& x) { return x.slice(1, begin, end); };
+  return {.q = cut(in.q),
+          .k = cut(in.k),
+          .v = cut(in.v),
+          .g = in.g.defined() ? cut(in.g) : in.g,
+          .scale = in.scale,
+          .chunk = in.chunk};
 }
 
 RecurrenceResult step(const Prepared& in) {
@@ -151,11 +165,15 @@ RecurrenceResult step(const Prepared& in) {
 RecurrenceResult linear_attention(const LinearAttentionInputs& inputs) {
   const Prepared in = prepare(inputs);
   const int64_t time = in.q.size(1);
+  const std::vector<int64_t> borders = borders_of(kLinearAttention, inputs.starts, time);
   RecurrenceResult result;
   if (in.q.numel() == 0 || in.v.numel() == 0) {
-    result = {.o = at::zeros_like(in.v), .state = in.state};
-  } else if (runs_fused(kLinearAttention, in.q)) {
-    result = fused_linear_attention(in);
+    result = {.o = at::zeros_like(in.v), .state = in.state.clone()};
+  } else if (runs_fused(kLinearAttention, in.q) && takes_packed(in.q, borders)) {
+    result = fused_linear_attention(in, borders);
+  } else if (!borders.empty()) {
+    result =
+        one_by_one(borders, [&](int64_t begin, int64_t end) { return linear_attention(part_of(inputs, begin, end)); });
   } else if (decodes(in.q)) {
     result = step(in);
   } else {
@@ -169,6 +187,10 @@ RecurrenceResult linear_attention(const LinearAttentionInputs& inputs) {
 
 RecurrenceResult linear_attention_recurrent(const LinearAttentionInputs& inputs) {
   const Prepared in = prepare(inputs);
+  if (const auto borders = borders_of(kLinearAttention, inputs.starts, in.q.size(1)); !borders.empty()) {
+    return one_by_one(
+        borders, [&](int64_t begin, int64_t end) { return linear_attention_recurrent(part_of(inputs, begin, end)); });
+  }
   Tensor state = in.state;
   std::vector<Tensor> outputs;
   for (int64_t t = 0; t < in.q.size(1); ++t) {
@@ -177,7 +199,7 @@ RecurrenceResult linear_attention_recurrent(const LinearAttentionInputs& inputs)
     outputs.push_back(in.scale * at::matmul(q.unsqueeze(-2), state).squeeze(-2));
   }
   const Tensor o = outputs.empty() ? at::zeros_like(in.v) : at::stack(outputs, 1);
-  return {.o = o.to(inputs.q.scalar_type()), .state = state};
+  return {.o = o.to(inputs.q.scalar_type()), .state = outputs.empty() ? state.clone() : state};
 }
 
 }  // namespace ovq::ops

@@ -12,7 +12,7 @@ struct LinearAttentionInputs {
   at::Tensor g;                 // log of the decays [B, T, H], at most 0; undefined: none
   at::Tensor state;             // before the first token, [B, H, dk, dv]; undefined: zeros
   c10::optional<double> scale;  // none: dk^(-1/2)
-  at::Tensor starts;            // tokens before which the state is forgotten: packed sequences; undefined: none
+  at::Tensor starts;            // first tokens of packed sequences, which start from zeros; undefined: not packed
   int64_t chunk = 64;
 };
 

@@ -194,7 +194,7 @@ class MesaFunction : public torch::autograd::Function<MesaFunction> {
 // Tensors that the kernels take: q, k, v, g, beta, lambda and the state.
 using MesaTensors = std::array<Tensor, 7>;
 
-kernels::MesaInputs mesa_views(const MesaTensors& t, int64_t iterations) {
+kernels::MesaInputs mesa_views(const MesaTensors& t, int64_t iterations, const std::vector<int64_t>& borders) {
   const auto& [q, k, v, g, beta, lambda, state] = t;
   return {.q = view_of(q),
           .k = view_of(k),
@@ -203,26 +203,30 @@ kernels::MesaInputs mesa_views(const MesaTensors& t, int64_t iterations) {
           .beta = gate_view_of(beta),
           .lambda = span_of(lambda),
           .iterations = iterations,
-          .state = state_view_of(state)};
+          .state = borders.empty() ? state_view_of(state) : kernels::View<float>(),
+          .cu_seqlens = borders};
 }
 
 class FusedMesa : public torch::autograd::Function<FusedMesa> {
  public:
   static variable_list forward(AutogradContext* context, const Tensor& q, const Tensor& k, const Tensor& v,
                                const Tensor& g, const Tensor& beta, const Tensor& lambda, const Tensor& state,
-                               int64_t iterations) {
+                               int64_t iterations, const std::vector<int64_t>& borders) {
     RECORD_USER_SCOPE("ovq::mesa_forward");
     use_torch_threads();
-    const kernels::MesaInputs in = mesa_views({q, k, v, g, beta, lambda, state}, iterations);
+    const kernels::MesaInputs in = mesa_views({q, k, v, g, beta, lambda, state}, iterations, borders);
     const Tensor o = empty_output(v.sizes()), solution = empty_output(q.sizes());
-    const Tensor after = at::empty(state.sizes(), state.options()), saved = empty_output({kernels::saved_floats(in)});
-    kernels::mesa_forward(
-        in, {.o = view_of(o), .solution = view_of(solution), .state = state_view_of(after), .saved = span_of(saved)});
+    const Tensor after = state_after(state, borders), saved = empty_output({kernels::saved_floats(in)});
+    kernels::mesa_forward(in, {.o = view_of(o),
+                               .solution = view_of(solution),
+                               .state = optional_state_view_of(after),
+                               .saved = span_of(saved)});
     context->save_for_backward({q, k, v, g, beta, lambda, state, solution, saved});
     context->saved_data["iterations"] = iterations;
-    context->saved_data["d_state"] = state.requires_grad();
+    context->saved_data["borders"] = borders;
+    context->saved_data["d_state"] = borders.empty() && state.requires_grad();
     context->set_materialize_grads(false);
-    return {o, after};
+    return with_state(o, after);
   }
 
   static variable_list backward(AutogradContext* context, variable_list gradients) {
@@ -232,13 +236,14 @@ class FusedMesa : public torch::autograd::Function<FusedMesa> {
     const MesaTensors tensors{s[0], s[1], s[2], s[3], s[4], s[5], s[6]};
     const auto& [q, k, v, g, beta, lambda, state] = tensors;
     const Tensor d_o = gradients[0].defined() ? with_contiguous_rows(gradients[0]) : at::zeros(v.sizes(), v.options());
-    const Tensor d_after = gradients[1].defined() ? with_contiguous_rows(gradients[1]) : Tensor();
+    const Tensor d_after = state_gradient(gradients);
+    const std::vector<int64_t> borders = context->saved_data["borders"].toIntVector();
     const Tensor d_q = empty_output(q.sizes()), d_k = empty_output(k.sizes()), d_v = empty_output(v.sizes());
     const Tensor d_g = at::empty(g.sizes(), g.options()), d_beta = at::empty(g.sizes(), g.options());
     const Tensor d_lambda = at::empty(lambda.sizes(), lambda.options());
     const Tensor d_state =
         context->saved_data["d_state"].toBool() ? at::empty(state.sizes(), state.options()) : Tensor();
-    kernels::mesa_backward(mesa_views(tensors, context->saved_data["iterations"].toInt()),
+    kernels::mesa_backward(mesa_views(tensors, context->saved_data["iterations"].toInt(), borders),
                            {.solution = view_of(s[7]), .states = span_of(s[8])}, view_of(d_o),
                            optional_state_view_of(d_after),
                            {.d_q = view_of(d_q),
@@ -248,21 +253,21 @@ class FusedMesa : public torch::autograd::Function<FusedMesa> {
                             .d_beta = gate_view_of(d_beta),
                             .d_lambda = span_of(d_lambda),
                             .d_state = optional_state_view_of(d_state)});
-    return once_differentiable(kMesa, {d_q, d_k, d_v, d_g, d_beta, d_lambda, d_state, Tensor()});
+    return once_differentiable(kMesa, {d_q, d_k, d_v, d_g, d_beta, d_lambda, d_state, Tensor(), Tensor()});
   }
 };
 
-RecurrenceResult fused_mesa(const MesaInputs& in) {
+RecurrenceResult fused_mesa(const MesaInputs& in, const std::vector<int64_t>& borders) {
   const Tensor q = with_contiguous_rows(in.q), k = with_contiguous_rows(in.k), v = with_contiguous_rows(in.v);
   const Tensor lambda = in.lambda.contiguous(), state = with_contiguous_rows(in.state);
   if (any_requires_grad({q, k, v, in.g, in.beta, lambda, state})) {
-    const variable_list outputs = FusedMesa::apply(q, k, v, in.g, in.beta, lambda, state, in.iterations);
-    return {.o = outputs[0], .state = outputs[1]};
+    return result_of(FusedMesa::apply(q, k, v, in.g, in.beta, lambda, state, in.iterations, borders));
   }
   use_torch_threads();
-  const RecurrenceResult result{.o = empty_output(v.sizes()), .state = next_state(q, state)};
-  kernels::mesa_forward(mesa_views({q, k, v, in.g, in.beta, lambda, state}, in.iterations),
-                        {.o = view_of(result.o), .solution = {}, .state = state_view_of(result.state), .saved = {}});
+  const RecurrenceResult result{.o = empty_output(v.sizes()), .state = next_state(q, state, borders)};
+  kernels::mesa_forward(
+      mesa_views({q, k, v, in.g, in.beta, lambda, state}, in.iterations, borders),
+      {.o = view_of(result.o), .solution = {}, .state = optional_state_view_of(result.state), .saved = {}});
   return result;
 }
 
@@ -281,7 +286,7 @@ MesaInputs prepare(const MesaInputs& in) {
   return {.q = in.q.to(type),
           .k = in.k.to(type),
           .v = in.v.to(type),
-          .g = restarted(in.g.to(type), in.starts),
+          .g = in.g.to(type),
           .beta = in.beta.to(type),
           .lambda = in.lambda.to(type),
           .state = in.state.defined() ? in.state.to(type)
@@ -290,15 +295,31 @@ MesaInputs prepare(const MesaInputs& in) {
           .chunk = std::max<int64_t>(1, std::min(in.chunk, in.q.size(1)))};
 }
 
+MesaInputs part_of(const MesaInputs& in, int64_t begin, int64_t end) {
+  const auto cut = [&](const Tensor& x) { return x.slice(1, begin, end); };
+  return {.q = cut(in.q),
+          .k = cut(in.k),
+          .v = cut(in.v),
+          .g = cut(in.g),
+          .beta = cut(in.beta),
+          .lambda = in.lambda,
+          .iterations = in.iterations,
+          .chunk = in.chunk};
+}
+
 }  // namespace
 
 RecurrenceResult mesa(const MesaInputs& inputs) {
   const MesaInputs in = prepare(inputs);
   if (in.q.numel() == 0 || in.v.numel() == 0 || !has_loops(in.q)) return mesa_recurrent(inputs);
-  if (runs_fused(kMesa, in.q)) {
-    RecurrenceResult result = fused_mesa(in);
+  const std::vector<int64_t> borders = borders_of(kMesa, inputs.starts, in.q.size(1));
+  if (runs_fused(kMesa, in.q) && takes_packed(in.q, borders)) {
+    RecurrenceResult result = fused_mesa(in, borders);
     result.o = result.o.to(inputs.q.scalar_type());
     return result;
+  }
+  if (!borders.empty()) {
+    return one_by_one(borders, [&](int64_t begin, int64_t end) { return mesa(part_of(inputs, begin, end)); });
   }
   const variable_list outputs =
       MesaFunction::apply(in.q, in.k, in.v, in.g, in.beta, in.lambda, in.state, in.iterations, in.chunk);
@@ -307,6 +328,9 @@ RecurrenceResult mesa(const MesaInputs& inputs) {
 
 RecurrenceResult mesa_recurrent(const MesaInputs& inputs) {
   const MesaInputs in = prepare(inputs);
+  if (const auto borders = borders_of(kMesa, inputs.starts, in.q.size(1)); !borders.empty()) {
+    return one_by_one(borders, [&](int64_t begin, int64_t end) { return mesa_recurrent(part_of(inputs, begin, end)); });
+  }
   const int64_t dim = in.q.size(3);
   Tensor state = in.state;
   std::vector<Tensor> outputs;
@@ -319,7 +343,7 @@ RecurrenceResult mesa_recurrent(const MesaInputs& inputs) {
     outputs.push_back(at::matmul(solution.transpose(-1, -2), state.narrow(-1, dim, in.v.size(3))).squeeze(-2));
   }
   const Tensor o = outputs.empty() ? at::zeros_like(in.v) : at::stack(outputs, 1);
-  return {.o = o.to(inputs.q.scalar_type()), .state = state};
+  return {.o = o.to(inputs.q.scalar_type()), .state = outputs.empty() ? state.clone() : state};
 }
 
 }  // namespace ovq::ops

@@ -19,7 +19,7 @@ struct MesaInputs {
   at::Tensor lambda;  // [H, dk], positive
   at::Tensor state;   // [H | G] before the first token, [B, H, dk, dk + dv]; undefined: zeros
   int64_t iterations = 30;
-  at::Tensor starts;  // tokens before which the state is forgotten: packed sequences; undefined: none
+  at::Tensor starts;  // first tokens of packed sequences, which start from zeros; undefined: not packed
   int64_t chunk = 64;
 };
 

@@ -130,9 +130,10 @@ class FusedOvqAttention : public torch::autograd::Function<FusedOvqAttention> {
       return state_view_of(kept.back());
     };
     const bool weighted = call.options.weighted;
-    const size_t per_state = StateTensors::count(weighted);
+    const size_t per_state = StateTensors::count(call.options);
     for (size_t i = 1; i + per_state <= gradients.size(); i += per_state) {
       d_final.push_back({view(gradients[i]), view(gradients[i + 1]), view(gradients[i + 2]), view(gradients[i + 3])});
+      if (call.options.value_norms) d_final.back().shrinkage = view(gradients[i + per_state - 1]);
       if (!weighted) continue;
       d_final.back().counts = view(gradients[i + 4]);
       d_final.back().pending_weights = view(gradients[i + 5]);
@@ -141,16 +142,19 @@ class FusedOvqAttention : public torch::autograd::Function<FusedOvqAttention> {
     std::vector<kernels::OvqStateGradients<float>> d_initial;
     const int64_t state_tensors = context->saved_data["state_tensors"].toInt();
     for (size_t i = 0; i < initial.size() && state_tensors > 0; ++i) {
-      kernels::View<float> views[6];
-      const kernels::View<const float> shapes[6] = {initial[i].keys(),         initial[i].values(),
-                                                    initial[i].pending_keys(), initial[i].pending_values(),
-                                                    initial[i].real_counts(),  initial[i].pending_weights()};
-      for (size_t j = 0; j < per_state; ++j) {
-        const Tensor d = at::zeros({shapes[j].batch, shapes[j].heads, shapes[j].time, shapes[j].dim}, q.options());
-        if (d.numel() > 0) views[j] = state_view_of(d);
-        d_states.push_back(j < 4 ? d : d.squeeze(-1));
+      const auto gradient_of = [&](const kernels::View<const float>& shape, bool numbers = false) {
+        const Tensor d = at::zeros({shape.batch, shape.heads, shape.time, shape.dim}, q.options());
+        d_states.push_back(numbers ? d.squeeze(-1) : d);
+        return d.numel() > 0 ? state_view_of(d) : kernels::View<float>{};
+      };
+      const OvqState& state = initial[i];
+      d_initial.push_back({gradient_of(state.keys()), gradient_of(state.values()), gradient_of(state.pending_keys()),
+                           gradient_of(state.pending_values())});
+      if (weighted) {
+        d_initial.back().counts = gradient_of(state.real_counts(), true);
+        d_initial.back().pending_weights = gradient_of(state.pending_weights(), true);
       }
-      d_initial.push_back({views[0], views[1], views[2], views[3], views[4], views[5]});
+      if (call.options.value_norms) d_initial.back().shrinkage = gradient_of(state.shrinkage(), true);
     }
 
     const Tensor d_q = empty_output(q.sizes()), d_k = empty_output(k.sizes()), d_v = empty_output(v.sizes());
@@ -271,8 +275,9 @@ OvqResult run_fused(const Inputs& in, const OvqOptions& options, kernels::OvqPla
   result.o = out[0].to(in.dtype);
   for (size_t i = 0; i < call->final.size(); ++i) {
     StateTensors tracked;
-    const size_t per_state = StateTensors::count(options.weighted);
-    if (call->want_gradients) tracked = StateTensors::from(at::TensorList(out).slice(1 + per_state * i, per_state));
+    const size_t per_state = StateTensors::count(options);
+    if (call->want_gradients)
+      tracked = StateTensors::from(at::TensorList(out).slice(1 + per_state * i, per_state), options);
     result.states.push_back(c10::make_intrusive<State>(call->final[i], std::move(tracked)));
   }
   call->final.clear();
@@ -313,13 +318,24 @@ OvqResult ovq_attention_with_state(const Tensor& q, const Tensor& k, const Tenso
              state_dtype);
 }
 
+OvqOptions options_of(const char* op, const std::vector<StatePtr>& states) {
+  const OvqOptions options = states.empty() ? OvqOptions{} : states.front()->options();
+  for (size_t i = 1; i < states.size(); ++i) {
+    const int64_t centroids = states[i]->options().centroids;
+    check(centroids == options.centroids, op, "states[", i, "] has centroids ", centroids, "; must equal states[0]'s ",
+          options.centroids);
+  }
+  return options;
+}
+
 Tensor ovq_step(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& beta,
                 const std::vector<StatePtr>& states, const c10::optional<Tensor>& cu_seqlens,
                 const c10::optional<Tensor>& weights) {
   constexpr const char* op = "step";
   const at::NoGradGuard no_grad;
-  OvqOptions options = states.empty() ? OvqOptions{} : states.front()->options();
-  const Inputs in = make_inputs(op, q, k, v, beta, cu_seqlens, weights, for_trial(options, Backend::automatic));
+  OvqOptions options = options_of(op, states);
+  const Backend backend = states.empty() || states.front()->fused() ? Backend::automatic : Backend::composed;
+  const Inputs in = make_inputs(op, q, k, v, beta, cu_seqlens, weights, backend);
   check(in.path != Path::meta, op, "meta tensors have no state");
   options.weighted = in.weights.defined();
   OvqCall call;

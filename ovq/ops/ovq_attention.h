@@ -33,6 +33,10 @@ OvqResult ovq_attention_with_state(const at::Tensor& q, const at::Tensor& k, con
                                    const c10::optional<at::Tensor>& weights = {}, Backend backend = Backend::automatic,
                                    kernels::StateDtype state_dtype = kernels::StateDtype::float32);
 
+// The options that these states go on with, the defaults if there are none. std::invalid_argument if they differ in
+// `centroids`, of which a call has one; what else must not differ, the call says.
+kernels::OvqOptions options_of(const char* op, const std::vector<StatePtr>& states);
+
 // Decode: the states move on in place, on the path they were made by; no autograd. Errors call it `step`, as Python
 // does.
 at::Tensor ovq_step(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const at::Tensor& beta,

@@ -39,6 +39,7 @@ void require_fused(const State& state, const char* what) {
 std::vector<Tensor*> tensors_of(PlainState& state) {
   std::vector<Tensor*> all = {&state.keys, &state.values, &state.counts, &state.pending_keys, &state.pending_values};
   if (state.options.weighted) all.push_back(&state.pending_weights);
+  if (state.options.value_norms) all.push_back(&state.shrinkage);
   return all;
 }
 
@@ -53,16 +54,19 @@ c10::intrusive_ptr<State> read_all(const char* op, std::istream& in) {
 }  // namespace
 
 std::vector<Tensor> StateTensors::list() const {
-  if (!counts.defined()) return {keys, values, pending_keys, pending_values};
-  return {keys, values, pending_keys, pending_values, counts, pending_weights};
+  std::vector<Tensor> all = {keys, values, pending_keys, pending_values};
+  if (counts.defined()) all.insert(all.end(), {counts, pending_weights});
+  if (shrinkage.defined()) all.push_back(shrinkage);
+  return all;
 }
 
-StateTensors StateTensors::from(at::TensorList list) {
-  StateTensors tensors{list[0], list[1], list[2], list[3], {}, {}};
-  if (list.size() > 4) {
+StateTensors StateTensors::from(at::TensorList list, const kernels::OvqOptions& options) {
+  StateTensors tensors{list[0], list[1], list[2], list[3], {}, {}, {}};
+  if (options.weighted) {
     tensors.counts = list[4];
     tensors.pending_weights = list[5];
   }
+  if (options.value_norms) tensors.shrinkage = list.back();
   return tensors;
 }
 
@@ -73,7 +77,9 @@ StateTensors views_of(const std::shared_ptr<kernels::OvqState>& state) {
                         view_into(state, state->pending_keys()),
                         view_into(state, state->pending_values()),
                         {},
+                        {},
                         {}};
+  if (state->options().value_norms) views.shrinkage = view_into(state, state->shrinkage(), true);
   if (state->options().weighted) {
     views.counts = view_into(state, state->real_counts(), true);
     views.pending_weights = view_into(state, state->pending_weights(), true);
@@ -88,8 +94,7 @@ State::State(PlainState plain) : plain_(std::move(plain)) {}
 
 kernels::OvqShape State::shape() const {
   if (fused()) return kernel_->shape();
-  const int64_t more_columns = plain_.options.trial == kernels::Trial::value_norms ? 1 : 0;
-  return {plain_.keys.size(0), plain_.keys.size(1), plain_.keys.size(3), plain_.values.size(3) - more_columns};
+  return {plain_.keys.size(0), plain_.keys.size(1), plain_.keys.size(3), plain_.values.size(3)};
 }
 
 int64_t State::nbytes() const {
@@ -120,7 +125,8 @@ StateTensors State::tensors() const {
             plain_.pending_keys,
             plain_.pending_values,
             options().weighted ? plain_.counts : Tensor(),
-            plain_.pending_weights};
+            plain_.pending_weights,
+            plain_.shrinkage};
   }
   return tracked_.keys.defined() ? tracked_ : views_of(kernel_);
 }
@@ -140,6 +146,7 @@ Tensor State::counts() const {
 }
 
 Tensor State::pending_weights() const { return tensors().pending_weights; }
+Tensor State::shrinkage() const { return tensors().shrinkage; }
 
 kernels::OvqState& State::own_kernel() {
   tracked_ = {};

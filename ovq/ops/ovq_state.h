@@ -15,14 +15,17 @@
 namespace ovq::ops {
 
 // What gradients flow through: [B, Hkv, n, dk], [B, Hkv, n, dv], [B, Hkv, pending, dk], [B, Hkv, pending, dv]; with
-// weights also [B, Hkv, n] and [B, Hkv, pending], undefined without.
+// weights also [B, Hkv, n] and [B, Hkv, pending], with value_norms [B, Hkv, n]; undefined without.
 struct StateTensors {
   at::Tensor keys, values, pending_keys, pending_values;
   at::Tensor counts, pending_weights;
+  at::Tensor shrinkage;
 
-  static size_t count(bool weighted) { return weighted ? 6 : 4; }
+  static size_t count(const kernels::OvqOptions& options) {
+    return 4 + (options.weighted ? 2 : 0) + (options.value_norms ? 1 : 0);
+  }
   std::vector<at::Tensor> list() const;  // those that are defined
-  static StateTensors from(at::TensorList list);
+  static StateTensors from(at::TensorList list, const kernels::OvqOptions& options);
 };
 
 class State : public torch::CustomClassHolder {
@@ -47,6 +50,7 @@ class State : public torch::CustomClassHolder {
   // [B, Hkv, n] int64, a copy; with weights the sums of the tokens' weights, which gradients flow through.
   at::Tensor counts() const;
   at::Tensor pending_weights() const;  // [B, Hkv, pending] with weights; undefined without
+  at::Tensor shrinkage() const;        // [B, Hkv, n] with value_norms; undefined without
 
   // The kernels' state for a change in place: nobody else looks into it.
   kernels::OvqState& own_kernel();

@@ -20,7 +20,7 @@ inline std::vector<int64_t> offsets_of(const char* op, const c10::optional<at::T
   return {flat.data_ptr<int64_t>(), flat.data_ptr<int64_t>() + flat.numel()};
 }
 
-// The first token of each sequence, as indices on x's device; undefined: not packed
+// The first token of each sequence that has any, on the CPU; undefined: not packed
 inline at::Tensor starts_of(const char* op, const at::Tensor& x, const c10::optional<at::Tensor>& cu_seqlens) {
   const std::vector<int64_t> offsets = offsets_of(op, cu_seqlens);
   if (offsets.empty()) return {};
@@ -28,7 +28,7 @@ inline at::Tensor starts_of(const char* op, const at::Tensor& x, const c10::opti
   for (const auto& sequence : kernels::check_sequences(op, x.size(0), x.size(1), offsets)) {
     if (sequence.length > 0) starts.push_back(sequence.first);
   }
-  return at::tensor(starts, at::kLong).to(x.device());
+  return at::tensor(starts, at::kLong);
 }
 
 // body(x [1, length, ...]) for each sequence of x [1, T, ...], results side by side along time

@@ -18,10 +18,11 @@ at::Tensor plain_attention(const at::Tensor& q, const at::Tensor& k, const at::T
 struct PlainState {
   kernels::OvqOptions options;
   int64_t position = 0;
-  at::Tensor keys, values;                  // [B, Hkv, n, dk], [B, Hkv, n, dv]; a trial may add a column to values
+  at::Tensor keys, values;                  // [B, Hkv, n, dk], [B, Hkv, n, dv]
   at::Tensor counts;                        // [B, Hkv, n] int64; with weights of the keys' dtype, and differentiable
   at::Tensor pending_keys, pending_values;  // [B, Hkv, pending, dk], [B, Hkv, pending, dv]
   at::Tensor pending_weights;               // [B, Hkv, pending] with weights
+  at::Tensor shrinkage;                     // [B, Hkv, n] with value_norms
 
   static PlainState empty(const at::Tensor& k, const at::Tensor& v, const kernels::OvqOptions& options);
 };

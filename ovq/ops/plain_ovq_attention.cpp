@@ -181,6 +181,36 @@ Tensor update_rows(const Tensor& rows, const Tensor& tokens, const Membership& m
   return heads(updated, grown.size(2));
 }
 
+// With value_norms a row of values is the mean of its tokens' values, as long as they are on average, and `shrinkage`
+// times the row is that mean: both are updated, and the rows that tokens joined take the new direction and length.
+void update_values(PlainState& state, const Tensor& tokens, const Membership& members, const Tensor& founder) {
+  // 0 for a row of zeros, whose norm has no gradient
+  const auto norms_of = [](const Tensor& rows) {
+    const Tensor none = (rows == 0).all(-1, true);
+    return at::where(none, at::ones_like(rows), rows).norm(2, {-1}, true).masked_fill(none, 0);
+  };
+  const Tensor means = update_rows(state.values * state.shrinkage.unsqueeze(-1), tokens, members, founder);
+  const Tensor norms = update_rows(norms_of(state.values), norms_of(tokens), members, founder);
+  const Tensor own = norms_of(means);
+  const auto grown = [&](const Tensor& x, const Tensor& founders) { return at::cat({x, founders}, 2); };
+  const Tensor rows = tokens.reshape({-1, tokens.size(3)}).index_select(0, row_numbers(founder, tokens.size(2)));
+  const Tensor before =
+      grown(state.values, rows.view({tokens.size(0), tokens.size(1), founder.size(2), tokens.size(3)}));
+  const Tensor shrinkage =
+      grown(state.shrinkage, at::ones({tokens.size(0), tokens.size(1), founder.size(2)}, tokens.options()))
+          .unsqueeze(-1);
+  // A founder is its own member; it has joined others if there are two.
+  const Tensor one = at::ones_like(members.centroid);
+  const Tensor joining = at::zeros({before.size(0), before.size(1), before.size(2)}, one.options())
+                             .scatter_add_(2, members.centroid, one)
+                             .scatter_add_(2, members.centroid.gather(2, founder), -at::ones_like(founder));
+  const Tensor joined = (joining > 0).unsqueeze(-1), has_length = (own > 0).logical_and(norms > 0);
+  const Tensor safe_own = own.masked_fill(has_length.logical_not(), 1);
+  const Tensor safe_norms = norms.masked_fill(has_length.logical_not(), 1);
+  state.values = at::where(joined, means * (safe_norms / safe_own), before);
+  state.shrinkage = at::where(joined, safe_own / safe_norms, shrinkage).squeeze(-1);
+}
+
 // Writes the first L pending tokens to the dictionary.
 void write_chunk(PlainState& state, int64_t committed, const Tensor& forced) {
   const OvqOptions& options = state.options;
@@ -211,10 +241,13 @@ void write_chunk(PlainState& state, int64_t committed, const Tensor& forced) {
   members.rate = options.rate ? at::full_like(members.centroid, *options.rate, dtype)
                               : members.weight.to(dtype) / counts.gather(2, members.centroid).to(dtype);
   state.keys = update_rows(state.keys, tokens_k, members, founder);
-  state.values = update_rows(state.values, tokens_v, members, founder);
+  if (options.value_norms)
+    update_values(state, tokens_v, members, founder);
+  else
+    state.values = update_rows(state.values, tokens_v, members, founder);
   state.counts = counts;
   if (options.normalize) {
-    const Tensor touched = at::zeros_like(counts, at::kBool).scatter_(2, choice.centroid, true).unsqueeze(-1);
+    const Tensor touched = at::zeros_like(counts, at::kBool).scatter_(2, members.centroid, true).unsqueeze(-1);
     const Tensor norm = state.keys.detach().norm(2, {-1}, true);
     const Tensor rescale = touched.logical_and(norm > 0);
     // Only the rows that are rescaled are divided: a zero row has no gradient of its norm.
@@ -231,17 +264,6 @@ Tensor future(const Tensor& like, int64_t group, int64_t count, int64_t window) 
   return at::ones({count, window}, like.options().dtype(at::kBool)).triu(window - count + 1).repeat({group, 1});
 }
 
-// Trial::value_norms: values carry their norm as one more column, so that a centroid's is the mean of its members'.
-Tensor with_norms(const Tensor& values) { return at::cat({values, values.norm(2, {-1}, true)}, -1); }
-
-// What is read: with value_norms the mean of the values, as long as its members are on average. A zero row stays.
-Tensor readable(const PlainState& state, const Tensor& values) {
-  if (state.options.trial != Trial::value_norms) return values;
-  const int64_t dim = values.size(-1) - 1;
-  const Tensor mean = values.slice(-1, 0, dim), norm = values.slice(-1, dim);
-  return mean * (norm / (mean.square().sum(-1, true) + 1e-12).sqrt());
-}
-
 // Trial::log_size: what beta is multiplied by, 1 for 128 entries. It does not depend on how tokens arrive.
 double sharpness(const PlainState& state) {
   const int64_t entries = state.keys.size(2) + state.options.chunk;
@@ -255,12 +277,11 @@ Tensor read_chunk(const PlainState& state, const Tensor& rows, const Tensor& win
   Tensor recent = at::matmul(rows, window_keys.transpose(-1, -2));
   if (state.options.weighted) recent.add_(at::log(state.pending_weights).unsqueeze(-2));
   recent.masked_fill_(hidden, -kInfinity);
-  const Tensor window_values = readable(state, state.pending_values);
-  if (size == 0) return at::matmul(at::softmax(recent, -1), window_values);
+  if (size == 0) return at::matmul(at::softmax(recent, -1), state.pending_values);
   const Tensor log_counts = at::log(state.counts.to(rows.scalar_type())).unsqueeze(-2);
   const Tensor distant = at::matmul(rows, state.keys.transpose(-1, -2)).add_(log_counts);
   const auto p = at::softmax(at::cat({distant, recent}, -1), -1).split({size, window}, -1);
-  return at::matmul(p[0], readable(state, state.values)).add_(at::matmul(p[1], window_values));
+  return at::matmul(p[0], state.values).add_(at::matmul(p[1], state.pending_values));
 }
 
 // How many of `time` tokens belong to each chunk, the first of which has `row` tokens already.
@@ -284,8 +305,8 @@ PlainState PlainState::empty(const Tensor& k, const Tensor& v, const OvqOptions&
   PlainState state;
   state.options = options;
   state.keys = state.pending_keys = k.new_zeros({batch, heads, 0, k.size(3)});
-  const int64_t value_columns = v.size(3) + (options.trial == Trial::value_norms ? 1 : 0);
-  state.values = state.pending_values = v.new_zeros({batch, heads, 0, value_columns});
+  state.values = state.pending_values = v.new_zeros({batch, heads, 0, v.size(3)});
+  if (options.value_norms) state.shrinkage = v.new_zeros({batch, heads, 0});
   const bool real = options.weighted || options.trial == Trial::two_nearest;
   state.counts = at::zeros({batch, heads, 0}, real ? k.options() : k.options().dtype(at::kLong));
   if (options.weighted) state.pending_weights = k.new_zeros({batch, heads, 0});
@@ -305,7 +326,7 @@ PlainResult plain_ovq_attention(const Tensor& q, const Tensor& k, const Tensor& 
   if (!sizes.empty()) {
     queries = pieces(q * beta.unsqueeze(-1));
     keys = pieces(k);
-    values = pieces(options.trial == Trial::value_norms ? with_norms(v) : v);
+    values = pieces(v);
     if (options.weighted) masses = pieces(weights);
   }
   std::vector<Tensor> outputs;

@@ -144,7 +144,7 @@ Tensor linear(const Tensor& x, const Tensor& w, const Tensor& bias) {
   if (stored && (few_rows(rows) || w.scalar_type() != at::kFloat)) {
     std::vector<int64_t> sizes = x.sizes().vec();
     sizes.back() = w.size(0);
-    const Tensor add = bias.defined() ? bias.expand({rows, -1}) : Tensor();
+    const Tensor add = bias.defined() ? bias.contiguous().expand({rows, -1}) : Tensor();
     return rows_times_stored(x.contiguous().view({rows, x.size(-1)}), {w}, add).view(sizes);
   }
   if (bias.defined()) return at::linear(x, widened(w, x), bias);

@@ -3,10 +3,12 @@
 
 #include <algorithm>
 #include <initializer_list>
+#include <vector>
 
 #include "ovq/base/error.h"
 #include "ovq/kernels/view.h"
 #include "ovq/ops/backend.h"
+#include "ovq/ops/tensor_view.h"
 #include "ovq/ops/torch.h"
 
 namespace ovq::ops {
@@ -14,7 +16,7 @@ namespace ovq::ops {
 // What every linear recurrence returns.
 struct RecurrenceResult {
   at::Tensor o;      // [B, T, H, dv]
-  at::Tensor state;  // after the last token, [B, H, dk, dv], float or double
+  at::Tensor state;  // after the last token, [B, H, dk, dv], float or double; of packed sequences undefined
 };
 
 // Decays and states are computed in float at least.
@@ -43,9 +45,24 @@ inline at::Tensor state_or_zeros(const at::Tensor& state, const at::Tensor& q, c
   return at::zeros({q.size(0), q.size(2), q.size(3), v.size(3)}, q.options().dtype(type));
 }
 
-// g [B, T, H] with the state forgotten before each of the tokens `starts`: e^-1000 is zero, in double too.
-inline at::Tensor restarted(const at::Tensor& g, const at::Tensor& starts) {
-  return starts.defined() ? g.index_fill(1, starts.to(at::kLong), -1000.0) : g;
+// Where the sequences that begin with the tokens `starts` of `time` meet, 0 and `time` included; empty: not packed.
+inline std::vector<int64_t> borders_of(const char* op, const at::Tensor& starts, int64_t time) {
+  if (!starts.defined() || starts.numel() == 0) return {};
+  const at::Tensor flat = starts.to(at::kCPU, at::kLong).contiguous();
+  std::vector<int64_t> borders(flat.data_ptr<int64_t>(), flat.data_ptr<int64_t>() + flat.numel());
+  borders.push_back(time);
+  check(borders.front() == 0 && std::is_sorted(borders.begin(), borders.end()), op, "starts is [", borders.front(),
+        ", ...]; must begin with 0 and ascend to at most ", time);
+  return borders;
+}
+
+// Packed sequences that the kernels do not take, one after another: run(begin, end) for each. No sequence sees another,
+// not even its NaNs.
+template <class Run>
+RecurrenceResult one_by_one(const std::vector<int64_t>& borders, Run&& run) {
+  std::vector<at::Tensor> outputs;
+  for (size_t i = 0; i + 1 < borders.size(); ++i) outputs.push_back(run(borders[i], borders[i + 1]).o);
+  return {.o = at::cat(outputs, 1), .state = {}};
 }
 
 // Whether the kernels compute a call whose tensors, prepared, are of this kind.
@@ -73,10 +90,32 @@ inline bool decodes(const at::Tensor& q) { return q.size(1) == 1 && !at::GradMod
 // In decode states move on in place; those that belong to a graph do not.
 inline at::Tensor writable(const at::Tensor& state) { return state.requires_grad() ? state.detach().clone() : state; }
 
-// Where the kernels put the state after the last token: in decode over the one before it.
-inline at::Tensor next_state(const at::Tensor& q, const at::Tensor& state) {
-  return decodes(q) && !state.requires_grad() && state.is_contiguous() ? state
-                                                                       : at::empty(state.sizes(), state.options());
+// Whether the kernels take these sequences: packed ones are one row.
+inline bool takes_packed(const at::Tensor& q, const std::vector<int64_t>& borders) {
+  return borders.empty() || q.size(0) == 1;
+}
+
+// Where the kernels put the state after the last token; undefined: not wanted.
+inline at::Tensor state_after(const at::Tensor& state, const std::vector<int64_t>& borders) {
+  return borders.empty() ? at::empty(state.sizes(), state.options()) : at::Tensor();
+}
+
+// The same without gradients: in decode over the state before it.
+inline at::Tensor next_state(const at::Tensor& q, const at::Tensor& state, const std::vector<int64_t>& borders) {
+  const bool over = borders.empty() && decodes(q) && !state.requires_grad() && state.is_contiguous();
+  return over ? state : state_after(state, borders);
+}
+
+// What the autograd functions of the kernels return, and their gradients: o, and the state if there is one.
+inline torch::autograd::variable_list with_state(const at::Tensor& o, const at::Tensor& state) {
+  return state.defined() ? torch::autograd::variable_list{o, state} : torch::autograd::variable_list{o};
+}
+inline RecurrenceResult result_of(const torch::autograd::variable_list& outputs) {
+  return {.o = outputs[0], .state = outputs.size() > 1 ? outputs[1] : at::Tensor()};
+}
+inline at::Tensor state_gradient(const torch::autograd::variable_list& gradients) {
+  const bool defined = gradients.size() > 1 && gradients[1].defined();
+  return defined ? with_contiguous_rows(gradients[1]) : at::Tensor();
 }
 
 }  // namespace ovq::ops

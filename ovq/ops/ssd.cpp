@@ -28,7 +28,7 @@ Tensor for_heads(const Tensor& x, int64_t heads) {
 // Tensors that the kernels take: x, dt, a, b, c, d and the state.
 using SsdTensors = std::array<Tensor, 7>;
 
-kernels::SsdInputs ssd_views(const SsdTensors& t) {
+kernels::SsdInputs ssd_views(const SsdTensors& t, const std::vector<int64_t>& borders) {
   const auto& [x, dt, a, b, c, d, state] = t;
   return {.x = view_of(x),
           .dt = gate_view_of(dt),
@@ -36,23 +36,26 @@ kernels::SsdInputs ssd_views(const SsdTensors& t) {
           .d = span_of(d),
           .b = view_of(b),
           .c = view_of(c),
-          .state = state_view_of(state)};
+          .state = borders.empty() ? state_view_of(state) : kernels::View<float>(),
+          .cu_seqlens = borders};
 }
 
 class FusedSsd : public torch::autograd::Function<FusedSsd> {
  public:
   static variable_list forward(AutogradContext* context, const Tensor& x, const Tensor& dt, const Tensor& a,
-                               const Tensor& b, const Tensor& c, const Tensor& d, const Tensor& state) {
+                               const Tensor& b, const Tensor& c, const Tensor& d, const Tensor& state,
+                               const std::vector<int64_t>& borders) {
     RECORD_USER_SCOPE("ovq::ssd_forward");
     use_torch_threads();
-    const kernels::SsdInputs in = ssd_views({x, dt, a, b, c, d, state});
-    const Tensor o = empty_output(x.sizes()), after = at::empty(state.sizes(), state.options());
+    const kernels::SsdInputs in = ssd_views({x, dt, a, b, c, d, state}, borders);
+    const Tensor o = empty_output(x.sizes()), after = state_after(state, borders);
     const Tensor saved = empty_output({kernels::saved_floats(in)});
-    kernels::ssd_forward(in, {.o = view_of(o), .state = state_view_of(after), .saved = span_of(saved)});
+    kernels::ssd_forward(in, {.o = view_of(o), .state = optional_state_view_of(after), .saved = span_of(saved)});
     context->save_for_backward({x, dt, a, b, c, d, state, saved});
-    context->saved_data["d_state"] = state.requires_grad();
+    context->saved_data["borders"] = borders;
+    context->saved_data["d_state"] = borders.empty() && state.requires_grad();
     context->set_materialize_grads(false);
-    return {o, after};
+    return with_state(o, after);
   }
 
   static variable_list backward(AutogradContext* context, variable_list gradients) {
@@ -62,13 +65,14 @@ class FusedSsd : public torch::autograd::Function<FusedSsd> {
     const SsdTensors tensors{s[0], s[1], s[2], s[3], s[4], s[5], s[6]};
     const auto& [x, dt, a, b, c, d, state] = tensors;
     const Tensor d_o = gradients[0].defined() ? with_contiguous_rows(gradients[0]) : at::zeros(x.sizes(), x.options());
-    const Tensor d_after = gradients[1].defined() ? with_contiguous_rows(gradients[1]) : Tensor();
+    const Tensor d_after = state_gradient(gradients);
+    const std::vector<int64_t> borders = context->saved_data["borders"].toIntVector();
     const Tensor d_x = empty_output(x.sizes()), d_b = empty_output(b.sizes()), d_c = empty_output(c.sizes());
     const Tensor d_dt = at::empty(dt.sizes(), dt.options());
     const Tensor d_a = at::empty(a.sizes(), a.options()), d_d = at::empty(a.sizes(), a.options());
     const Tensor d_state =
         context->saved_data["d_state"].toBool() ? at::empty(state.sizes(), state.options()) : Tensor();
-    kernels::ssd_backward(ssd_views(tensors), span_of(s[7]), view_of(d_o), optional_state_view_of(d_after),
+    kernels::ssd_backward(ssd_views(tensors, borders), span_of(s[7]), view_of(d_o), optional_state_view_of(d_after),
                           {.d_x = view_of(d_x),
                            .d_dt = gate_view_of(d_dt),
                            .d_b = view_of(d_b),
@@ -76,25 +80,29 @@ class FusedSsd : public torch::autograd::Function<FusedSsd> {
                            .d_a = span_of(d_a),
                            .d_d = span_of(d_d),
                            .d_state = optional_state_view_of(d_state)});
-    return once_differentiable(kSsd, {d_x, d_dt, d_a, d_b, d_c, d_d, d_state});
+    return once_differentiable(kSsd, {d_x, d_dt, d_a, d_b, d_c, d_d, d_state, Tensor()});
   }
 };
 
-RecurrenceResult fused_ssd(const SsdInputs& in) {
+RecurrenceResult fused_ssd(const SsdInputs& in, const std::vector<int64_t>& borders) {
   const auto as_float = [](const Tensor& x) { return with_contiguous_rows(x.to(at::kFloat)); };
   const Tensor x = as_float(in.x), b = as_float(in.b), c = as_float(in.c), dt = in.dt.to(at::kFloat);
   const Tensor a = in.a.to(at::kFloat).contiguous(), d = in.d.to(at::kFloat).contiguous();
   const Tensor state = with_contiguous_rows(
       in.state.defined() ? in.state.to(at::kFloat) : at::zeros({x.size(0), x.size(2), b.size(3), x.size(3)}));
   if (any_requires_grad({x, dt, a, b, c, d, state})) {
-    const variable_list outputs = FusedSsd::apply(x, dt, a, b, c, d, state);
-    return {.o = outputs[0], .state = outputs[1]};
+    return result_of(FusedSsd::apply(x, dt, a, b, c, d, state, borders));
   }
   use_torch_threads();
-  const RecurrenceResult result{.o = empty_output(x.sizes()), .state = next_state(x, state)};
-  kernels::ssd_forward(ssd_views({x, dt, a, b, c, d, state}),
-                       {.o = view_of(result.o), .state = state_view_of(result.state), .saved = {}});
+  const RecurrenceResult result{.o = empty_output(x.sizes()), .state = next_state(x, state, borders)};
+  kernels::ssd_forward(ssd_views({x, dt, a, b, c, d, state}, borders),
+                       {.o = view_of(result.o), .state = optional_state_view_of(result.state), .saved = {}});
   return result;
+}
+
+SsdInputs part_of(const SsdInputs& in, int64_t begin, int64_t end) {
+  const auto cut = [&](const Tensor& x) { return x.slice(1, begin, end); };
+  return {.x = cut(in.x), .dt = cut(in.dt), .a = in.a, .b = cut(in.b), .c = cut(in.c), .d = in.d, .chunk = in.chunk};
 }
 
 }  // namespace
@@ -121,9 +129,9 @@ RecurrenceResult ssd(const SsdInputs& in) {
   const at::ScalarType type = wide_type(in.x);
   const int64_t heads = in.x.size(2);
   const Tensor x = in.x.to(type), dt = in.dt.to(type);
-  // Starts take decays that are not dt a: what follows has them.
-  if (!in.starts.defined() && x.numel() > 0 && in.b.numel() > 0 && runs_fused(kSsd, x)) {
-    RecurrenceResult result = fused_ssd(in);
+  const std::vector<int64_t> borders = borders_of(kSsd, in.starts, x.size(1));
+  if (takes_packed(x, borders) && x.numel() > 0 && in.b.numel() > 0 && runs_fused(kSsd, x)) {
+    RecurrenceResult result = fused_ssd(in, borders);
     result.o = result.o.to(in.x.scalar_type());
     return result;
   }
@@ -142,8 +150,11 @@ RecurrenceResult ssd(const SsdInputs& in) {
 RecurrenceResult ssd_recurrent(const SsdInputs& in) {
   check_ssd(in);
   const at::ScalarType type = wide_type(in.x);
+  if (const auto borders = borders_of(kSsd, in.starts, in.x.size(1)); !borders.empty()) {
+    return one_by_one(borders, [&](int64_t begin, int64_t end) { return ssd_recurrent(part_of(in, begin, end)); });
+  }
   const Tensor b = for_heads(in.b, in.x.size(2)).to(type), c = for_heads(in.c, in.x.size(2)).to(type);
-  const Tensor decays = restarted(in.dt.to(type) * in.a, in.starts).exp().unsqueeze(-1).unsqueeze(-1);
+  const Tensor decays = (in.dt.to(type) * in.a).exp().unsqueeze(-1).unsqueeze(-1);
   Tensor state = state_or_zeros(in.state, b, in.x, type);
   std::vector<Tensor> outputs;
   for (int64_t t = 0; t < in.x.size(1); ++t) {
@@ -152,7 +163,7 @@ RecurrenceResult ssd_recurrent(const SsdInputs& in) {
     outputs.push_back(at::matmul(c.select(1, t).unsqueeze(-2), state).squeeze(-2) + in.d.unsqueeze(-1) * x);
   }
   const Tensor o = outputs.empty() ? at::zeros_like(in.x) : at::stack(outputs, 1);
-  return {.o = o.to(in.x.scalar_type()), .state = state};
+  return {.o = o.to(in.x.scalar_type()), .state = outputs.empty() ? state.clone() : state};
 }
 
 }  // namespace ovq::ops

@@ -14,7 +14,7 @@ struct SsdInputs {
   at::Tensor b, c;    // [B, T, G, N]; heads take groups in order, H / G heads each
   at::Tensor d;       // D [H]
   at::Tensor state;   // before the first token, [B, H, N, P]; undefined: zeros
-  at::Tensor starts;  // tokens before which the state is forgotten: packed sequences; undefined: none
+  at::Tensor starts;  // first tokens of packed sequences, which start from zeros; undefined: not packed
   int64_t chunk = 64;
 };
 

@@ -23,7 +23,10 @@ constexpr int64_t kWidenedElements =
 
 bool narrow(const Tensor& weight) { return weight.scalar_type() == at::kBFloat16; }
 
-bool rows_contiguous(const Tensor& x) { return x.size(1) <= 1 || x.stride(1) == 1; }
+// Rows of an expanded or unfolded weight overlap: the kernels would read past its end.
+bool rows_contiguous(const Tensor& x) {
+  return (x.size(1) <= 1 || x.stride(1) == 1) && (x.size(0) <= 1 || x.stride(0) >= x.size(1));
+}
 
 const kernels::Bfloat16* narrow_data(const Tensor& weight) {
   return reinterpret_cast<const kernels::Bfloat16*>(weight.data_ptr<at::BFloat16>());

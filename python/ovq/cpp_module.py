@@ -214,8 +214,9 @@ class CompiledModule(Part):
                 raise ValueError(f"[{self._op}] {name} has shape {shapes}")
             yield name, value
 
-    def _check_plain(self, op: str) -> None:
-        """TypeError unless C++'s own tensors are all there is to it; parameters that are other tensors become so."""
+    def _check_plain(self, op: str, put_back: bool = False) -> None:
+        """TypeError unless C++'s own tensors are all there is to it; those that stand in for them share their contents,
+        or with `put_back` give way to them."""
         for name, part in (("", self), *self._parts.items()):
             stand_in = self._at(name)
             if stand_in is not part:
@@ -231,6 +232,9 @@ class CompiledModule(Part):
                 if value.is_meta:
                     raise TypeError(f"[{op}] {name}.{leaf} is on meta; must have values")
                 own.data = value.data
+                if put_back and value is not own:
+                    own.requires_grad_(value.requires_grad)
+                    (part._parameters if leaf in part._parameters else part._buffers)[leaf] = own
 
     def __getstate__(self) -> Dict[str, Any]:
         rest = {name: value for name, value in self.__dict__.items() if name not in ("_handle", "_watched")}

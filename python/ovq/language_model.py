@@ -2,6 +2,7 @@
 
 import json
 import os
+import tempfile
 from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple, Union
 
 import torch
@@ -25,6 +26,7 @@ class LanguageModel(CompiledModule):
 
     _state_type = ModelState
     _op = "model"
+    _tokenizer: Optional[bytes] = None  # its file, for copies of the model; empty: tokens are bytes; None: it has none
 
     def __init__(self, config: Dict[str, Any]) -> None:
         super().__init__()
@@ -54,6 +56,8 @@ class LanguageModel(CompiledModule):
                 model._bind(call("load_model", name))
         except RuntimeError as error:
             raise ValueError(str(error)) from None
+        if model._handle.has_tokenizer():
+            model._tokenizer = tokenizer_content(os.path.join(name, "tokenizer.model"))
         return model
 
     def save(self, directory: Path) -> None:
@@ -136,7 +140,7 @@ class LanguageModel(CompiledModule):
         """Rounds the matrices of projections and embeddings to bfloat16 and stores them so, in place: half the memory, and
         half of what a decoded token reads. All is computed in float32, unlike `model.bfloat16()`. For inference: under
         torch.no_grad(), which `generate` and `step` imply; a forward that needs gradients is a ValueError."""
-        self._check_plain("bfloat16_weights")
+        self._check_plain("bfloat16_weights", put_back=True)
         self._handle.bfloat16_weights()
         return self
 
@@ -155,10 +159,25 @@ class LanguageModel(CompiledModule):
 
     def set_tokenizer(self, name: Path) -> None:
         """"bytes", or the path of a SentencePiece model; `save` stores it beside the weights, `load` finds it there."""
+        path = os.fspath(name)
         try:
-            self._handle.set_tokenizer(os.fspath(name))
+            self._handle.set_tokenizer(path)
         except RuntimeError as error:
             raise ValueError(str(error)) from None
+        self._tokenizer = b"" if path == "bytes" else tokenizer_content(path)
+
+    def _link(self, handle: Any) -> None:
+        super()._link(handle)
+        if self._tokenizer is None or handle.has_tokenizer():
+            return
+        if not self._tokenizer:
+            handle.set_tokenizer("bytes")
+            return
+        with tempfile.TemporaryDirectory() as directory:
+            path = os.path.join(directory, "tokenizer.model")
+            with open(path, "wb") as file:
+                file.write(self._tokenizer)
+            handle.set_tokenizer(path)
 
     def _tokens(self, generation: Any) -> Iterator[int]:
         while (token := self._call("next_token", generation, op="generate")) >= 0:
@@ -189,3 +208,11 @@ class LanguageModel(CompiledModule):
 
     def _make_handle(self, config: Dict[str, Any]) -> Any:
         return invoke(self._op, torch.classes.ovq.LanguageModel, json.dumps(config))
+
+
+def tokenizer_content(path: str) -> bytes:
+    """Of a SentencePiece model; empty if there is no such file."""
+    if not os.path.isfile(path):
+        return b""
+    with open(path, "rb") as file:
+        return file.read()

@@ -69,6 +69,11 @@ class State(Memory):
         return self._handle.pending_weights()
 
     @property
+    def shrinkage(self) -> Optional[Tensor]:
+        """What `values` are multiplied by to give the means of their tokens' values, [B, Hkv, n]; None without value_norms."""
+        return self._handle.shrinkage()
+
+    @property
     def weighted(self) -> bool:
         """Whether it was made with weights, and goes on with them."""
         return self._handle.weighted()

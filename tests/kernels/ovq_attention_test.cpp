@@ -32,6 +32,7 @@ void expect_state_matches(const OvqInputs& inputs, std::span<const OvqState> act
     EXPECT_TRUE(same_bits(values.pending_values, plains[s].pending_values));
     EXPECT_TRUE(calibrated({.actual = values.counts, .plain = plains[s].counts, .truth = truths[s].counts}));
     EXPECT_TRUE(same_bits(values.pending_weights, plains[s].pending_weights));
+    EXPECT_TRUE(calibrated({.actual = values.shrinkage, .plain = plains[s].shrinkage, .truth = truths[s].shrinkage}));
   }
 }
 

@@ -19,32 +19,41 @@ namespace ovq::kernels::test {
 struct StateTensors {
   Tensor keys, values, pending_keys, pending_values;
   Tensor counts, pending_weights;  // with weights
-  bool weighted = false;
+  Tensor shrinkage;                // with value_norms
+  bool weighted = false, value_norms = false;
 
   StateTensors() = default;
-  StateTensors(const OvqShape& shape, int64_t size, int64_t pending, Layout layout, bool weighted)
+  StateTensors(const OvqShape& shape, int64_t size, int64_t pending, Layout layout, const OvqOptions& options)
       : keys({shape.batch, size, shape.kv_heads, shape.key_dim}, layout),
         values({shape.batch, size, shape.kv_heads, shape.value_dim}, layout),
         pending_keys({shape.batch, pending, shape.kv_heads, shape.key_dim}, layout),
         pending_values({shape.batch, pending, shape.kv_heads, shape.value_dim}, layout),
-        weighted(weighted) {
+        weighted(options.weighted),
+        value_norms(options.value_norms) {
+    if (value_norms) shrinkage = Tensor({shape.batch, size, shape.kv_heads, 1}, layout);
     if (!weighted) return;
     counts = Tensor({shape.batch, size, shape.kv_heads, 1}, layout);
     pending_weights = Tensor({shape.batch, pending, shape.kv_heads, 1}, layout);
   }
 
   std::vector<Tensor*> all() {
-    if (!weighted) return {&keys, &values, &pending_keys, &pending_values};
-    return {&keys, &values, &pending_keys, &pending_values, &counts, &pending_weights};
+    std::vector<Tensor*> tensors = {&keys, &values, &pending_keys, &pending_values};
+    if (weighted) tensors.insert(tensors.end(), {&counts, &pending_weights});
+    if (value_norms) tensors.push_back(&shrinkage);
+    return tensors;
   }
   void fill(Random& random) {
     for (Tensor* tensor : all()) tensor->fill(random);
   }
   template <class T>
   OvqStateGradients<T> views() const {
-    if (!weighted) return {keys.view(), values.view(), pending_keys.view(), pending_values.view()};
-    return {keys.view(),           values.view(), pending_keys.view(),
-            pending_values.view(), counts.view(), pending_weights.view()};
+    OvqStateGradients<T> views = {keys.view(), values.view(), pending_keys.view(), pending_values.view()};
+    if (weighted) {
+      views.counts = counts.view();
+      views.pending_weights = pending_weights.view();
+    }
+    if (value_norms) views.shrinkage = shrinkage.view();
+    return views;
   }
 };
 
@@ -76,7 +85,7 @@ inline OvqGradientTensors run_backward(const OvqInputs& inputs, const OvqForward
   std::vector<OvqStateGradients<float>> d_initial;
   std::vector<OvqStateGradients<const float>> d_final;
   for (const OvqState& state : problem.initial) {
-    gradients.d_initial.emplace_back(state.shape(), state.size(), state.pending(), layout, weighted);
+    gradients.d_initial.emplace_back(state.shape(), state.size(), state.pending(), layout, inputs.options);
   }
   for (const StateTensors& tensors : gradients.d_initial) d_initial.push_back(tensors.views<float>());
   for (const StateTensors& tensors : problem.d_final) d_final.push_back(tensors.views<const float>());
@@ -133,6 +142,7 @@ OvqExpectedGradients<Scalar> expected_backward(const OvqInputs& inputs, const Ov
           d_final.counts = load(tensors.counts).data;
           d_final.pending_weights = load(tensors.pending_weights).data;
         }
+        if (tensors.value_norms) d_final.shrinkage = load(tensors.shrinkage).data;
       }
       heads.push_back(reference::ovq_attention_backward(
           reference::load_head<Scalar>(inputs, sequence.batch, h, sequence.first, sequence.tokens), forward.initial[i],
@@ -154,7 +164,7 @@ OvqExpectedGradients<Scalar> expected_backward(const OvqInputs& inputs, const Ov
   expected.d_initial = state_values<Scalar>(inputs, [&](int64_t i) {
     const reference::OvqHeadStateGradients<Scalar>& d = heads[i].d_initial;
     return std::pair{std::array{&d.keys, &d.values, &d.pending_keys, &d.pending_values},
-                     std::array{&d.counts, &d.pending_weights}};
+                     std::array{&d.counts, &d.pending_weights, &d.shrinkage}};
   });
   return expected;
 }
@@ -167,7 +177,7 @@ inline OvqBackwardProblem random_gradients(const OvqInputs& inputs, std::vector<
       random_tensor({inputs.q.batch, inputs.q.time, inputs.q.heads, inputs.v.dim}, layout, random),
       {}};
   for (const OvqState& state : final_states) {
-    problem.d_final.emplace_back(state.shape(), state.size(), state.pending(), layout, inputs.options.weighted);
+    problem.d_final.emplace_back(state.shape(), state.size(), state.pending(), layout, inputs.options);
     problem.d_final.back().fill(random);
   }
   return problem;
@@ -220,6 +230,11 @@ inline void expect_gradients_match(const OvqInputs& inputs, std::span<const OvqS
                             .magnitude = beta * product}));
     EXPECT_TRUE(calibrated(
         {.actual = a.pending_values.values(), .plain = p.pending_values, .truth = t.pending_values, .magnitude = 1}));
+    if (inputs.options.value_norms) {
+      EXPECT_TRUE(
+          calibrated({.actual = a.shrinkage.values(), .plain = p.shrinkage, .truth = t.shrinkage, .magnitude = 4}))
+          << "shrinkage";
+    }
     if (!weighted) continue;
     const StateValues<float> values = values_of(initial[s]);
     expect_weights("counts", a.counts.values(), p.counts, t.counts, values.counts);

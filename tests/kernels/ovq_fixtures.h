@@ -47,8 +47,9 @@ inline std::ostream& operator<<(std::ostream& out, const OvqCase& c) {
       << c.key_dim << "/" << c.value_dim << ", chunk " << c.options.chunk << ", centroids " << c.options.centroids
       << ", growth " << static_cast<int>(c.options.growth) << ", random "
       << (c.options.new_centroids == NewCentroids::random) << ", rate " << c.options.rate.value_or(0) << ", normalize "
-      << c.options.normalize << ", rope " << c.options.rope << ", weighted " << c.options.weighted << ", layout "
-      << static_cast<int>(c.layout) << ", keys " << static_cast<int>(c.keys) << ", " << name_of(c.dtype);
+      << c.options.normalize << ", value norms " << c.options.value_norms << ", rope " << c.options.rope
+      << ", weighted " << c.options.weighted << ", layout " << static_cast<int>(c.layout) << ", keys "
+      << static_cast<int>(c.keys) << ", " << name_of(c.dtype);
   for (int64_t offset : c.cu_seqlens) out << ", " << offset;
   return out;
 }
@@ -203,16 +204,17 @@ OvqExpected<Scalar> expected_forward(const OvqInputs& inputs, std::span<const Ov
 }
 
 // What a state holds, or gradients of it: [B, n, Hkv, dk], [B, n, Hkv, dv], [B, pending, Hkv, dk], [B, pending, Hkv,
-// dv]; with weights also [B, n, Hkv] and [B, pending, Hkv], empty without.
+// dv]; with weights also [B, n, Hkv] and [B, pending, Hkv], empty without; with value_norms [B, n, Hkv], empty without.
 template <class Scalar>
 struct StateValues {
-  std::vector<Scalar> keys, values, pending_keys, pending_values, counts, pending_weights;
+  std::vector<Scalar> keys, values, pending_keys, pending_values, counts, pending_weights, shrinkage;
 };
 
 inline StateValues<float> values_of(const OvqState& stored) {
   const OvqState state = stored.to(StateDtype::float32);
   StateValues<float> values{dense(state.keys()), dense(state.values()), dense(state.pending_keys()),
                             dense(state.pending_values())};
+  if (state.options().value_norms) values.shrinkage = dense(state.shrinkage());
   if (!state.options().weighted) return values;
   values.counts = dense(state.real_counts());
   values.pending_weights = dense(state.pending_weights());
@@ -241,8 +243,8 @@ reference::Matrix<Scalar> column(const std::vector<Scalar>& values) {
   return matrix;
 }
 
-// One for the batch, or one per packed sequence. `of` gives the four matrices and the two vectors, counts and weights,
-// of the i-th (sequence, kv head).
+// One for the batch, or one per packed sequence. `of` gives the four matrices and the three vectors, counts, weights
+// and shrinkage, of the i-th (sequence, kv head).
 template <class Scalar, class Of>
 std::vector<StateValues<Scalar>> state_values(const OvqInputs& inputs, Of&& of) {
   const int64_t kv_heads = inputs.k.heads;
@@ -250,16 +252,17 @@ std::vector<StateValues<Scalar>> state_values(const OvqInputs& inputs, Of&& of) 
   const int64_t per_state = (inputs.cu_seqlens.empty() ? inputs.q.batch : 1) * kv_heads;
   std::vector<StateValues<Scalar>> result;
   for (int64_t s = 0; s < states; ++s) {
-    std::vector<const reference::Matrix<Scalar>*> parts[6];
+    std::vector<const reference::Matrix<Scalar>*> parts[7];
     std::vector<reference::Matrix<Scalar>> columns;
-    columns.reserve(2 * per_state);
+    columns.reserve(3 * per_state);
     for (int64_t i = 0; i < per_state; ++i) {
       const auto [matrices, vectors] = of(s * per_state + i);
       for (int part = 0; part < 4; ++part) parts[part].push_back(matrices[part]);
-      for (int part = 0; part < 2; ++part) parts[4 + part].push_back(&columns.emplace_back(column(*vectors[part])));
+      for (int part = 0; part < 3; ++part) parts[4 + part].push_back(&columns.emplace_back(column(*vectors[part])));
     }
     result.push_back({interleave(parts[0], kv_heads), interleave(parts[1], kv_heads), interleave(parts[2], kv_heads),
                       interleave(parts[3], kv_heads)});
+    if (inputs.options.value_norms) result.back().shrinkage = interleave(parts[6], kv_heads);
     if (!inputs.options.weighted) continue;
     result.back().counts = interleave(parts[4], kv_heads);
     result.back().pending_weights = interleave(parts[5], kv_heads);
@@ -273,7 +276,7 @@ std::vector<StateValues<Scalar>> final_values(const OvqInputs& inputs, const Ovq
     const reference::OvqHeadState<Scalar>& state = expected.results[i].state;
     return std::pair{
         std::array{&state.dictionary.keys, &state.dictionary.values, &state.pending_keys, &state.pending_values},
-        std::array{&state.dictionary.counts, &state.pending_weights}};
+        std::array{&state.dictionary.counts, &state.pending_weights, &state.dictionary.shrinkage}};
   });
 }
 
@@ -284,6 +287,7 @@ inline void expect_same_values(const StateValues<float>& a, const StateValues<fl
   EXPECT_TRUE(same_bits(a.pending_values, e.pending_values));
   EXPECT_TRUE(same_bits(a.counts, e.counts));
   EXPECT_TRUE(same_bits(a.pending_weights, e.pending_weights));
+  EXPECT_TRUE(same_bits(a.shrinkage, e.shrinkage));
 }
 
 inline void expect_same_state(const OvqState& actual, const OvqState& expected) {
@@ -309,7 +313,7 @@ inline std::string bytes_of(const OvqState& state) {
 // that a chunk moves no row far beyond its members.
 inline std::vector<OvqOptions> option_variants(int64_t chunk, int64_t centroids) {
   const OvqOptions base{.chunk = chunk, .centroids = centroids};
-  std::vector<OvqOptions> variants(15, base);
+  std::vector<OvqOptions> variants(18, base);
   variants[1].growth = Growth::linear;
   variants[1].total_tokens = 90;
   variants[2].growth = Growth::all;
@@ -339,6 +343,14 @@ inline std::vector<OvqOptions> option_variants(int64_t chunk, int64_t centroids)
   variants[14].rope = true;
   variants[14].normalize = true;
   variants[14].growth = Growth::all;
+  variants[15].value_norms = true;
+  variants[16].value_norms = true;
+  variants[16].rope = true;
+  variants[16].normalize = true;
+  variants[17].value_norms = true;
+  variants[17].weighted = true;
+  variants[17].normalize = true;
+  variants[17].growth = Growth::square_root;
   return variants;
 }
 
@@ -354,7 +366,7 @@ inline std::vector<OvqCase> pairs_of_sizes(std::span<const HeadCounts, 5> heads)
   for (int64_t i = 0; i < 14; ++i) {
     for (int64_t j = 0; j < 7; ++j) {
       const auto [batch, query_heads, kv_heads] = heads[(i + 2 * j) % 5];
-      OvqOptions options = option_variants(kChunks[(i + j) % 5], kCentroids[(i + 3 * j) % 4])[(3 * i + j) % 15];
+      OvqOptions options = option_variants(kChunks[(i + j) % 5], kCentroids[(i + 3 * j) % 4])[(3 * i + j) % 18];
       if (kDims[j] % 2 == 1) options.rope = false;
       if (kDims[j] == 1) options.normalize = false;
       cases.push_back({.batch = batch,

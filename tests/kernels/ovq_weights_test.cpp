@@ -141,6 +141,42 @@ TEST_P(OvqWeights, NearlyZeroRemovesTheToken) {
   }
 }
 
+// A factor of all weights cancels out, also one that leaves numbers whose reciprocals are too large for a float.
+TEST_P(OvqWeights, AFactorOfAllChangesNothing) {
+  for (const OvqOptions& options : option_variants(8, 6)) {
+    if (!options.weighted) continue;
+    const OvqCase c{.tokens = 60, .query_heads = 2, .options = options};
+    SCOPED_TRACE(testing::Message() << c);
+    OvqProblem plain(c);
+    Random random(5);
+    plain.weights.each_row([&](float* weight) { *weight = 1.0f / static_cast<float>(1 << random.below(3)); });
+    OvqProblem tiny = plain;
+    tiny.weights.each_row([&](float* weight) { *weight *= 0x1p-135f; });
+    const std::vector<int32_t> assignments = run_forward(plain.inputs()).assignments;
+    std::vector<OvqState> plain_states = plain.states(), tiny_states = tiny.states();
+    const OvqForward expected = run_forward(plain.inputs(), plain_states, assignments);
+    const OvqForward actual = run_forward(tiny.inputs(), tiny_states, assignments);
+    const auto expect = [](const char* name, const std::vector<float>& x, const std::vector<float>& y) {
+      const std::vector<double> truth(y.begin(), y.end());
+      EXPECT_TRUE(close_to(std::span<const float>(x), std::span<const double>(truth), 3e-4)) << name;
+    };
+    // The logarithms of the weights are rounded coarser, nothing else is.
+    expect("o", actual.o.values(), expected.o.values());
+    const StateValues<float> a = values_of(tiny_states[0]), e = values_of(plain_states[0]);
+    EXPECT_TRUE(same_bits(a.keys, e.keys));
+    EXPECT_TRUE(same_bits(a.values, e.values));
+    const OvqBackwardProblem backward = random_gradients(plain.inputs(), {}, {}, Layout::dense, 3);
+    const OvqGradientTensors d_expected =
+        run_backward(plain.inputs(), run_forward(plain.inputs(), {}, assignments), backward);
+    const OvqGradientTensors d_actual =
+        run_backward(tiny.inputs(), run_forward(tiny.inputs(), {}, assignments), backward);
+    expect("d_q", d_actual.d_q.values(), d_expected.d_q.values());
+    expect("d_k", d_actual.d_k.values(), d_expected.d_k.values());
+    expect("d_v", d_actual.d_v.values(), d_expected.d_v.values());
+    expect("d_beta", d_actual.d_beta, d_expected.d_beta);
+  }
+}
+
 TEST_P(OvqWeights, CentroidsAreWeightedMeans) {
   for (const bool rope : {false, true}) {
     const OvqProblem problem(

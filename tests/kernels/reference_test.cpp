@@ -109,9 +109,13 @@ void expect_gradients_match(const OvqOptions& options, int64_t earlier_tokens, i
   const OvqHeadState<double>& state = forward.state;
   const std::vector<Matrix<double>> d_o{random_matrix(tokens, 3, random), random_matrix(tokens, 3, random)};
   const OvqHeadStateGradients<double> d_final{
-      random_matrix(state.dictionary.size(), 6, random),      random_matrix(state.dictionary.size(), 3, random),
-      random_matrix(state.pending_keys.rows, 6, random),      random_matrix(state.pending_keys.rows, 3, random),
-      random_matrix(state.dictionary.size(), 1, random).data, random_matrix(state.pending_keys.rows, 1, random).data};
+      random_matrix(state.dictionary.size(), 6, random),
+      random_matrix(state.dictionary.size(), 3, random),
+      random_matrix(state.pending_keys.rows, 6, random),
+      random_matrix(state.pending_keys.rows, 3, random),
+      random_matrix(state.dictionary.size(), 1, random).data,
+      random_matrix(state.pending_keys.rows, 1, random).data,
+      options.value_norms ? random_matrix(state.dictionary.size(), 1, random).data : std::vector<double>()};
 
   const auto objective = [&] {
     const OvqHeadResult<double> result = ovq_attention_forward(inputs, initial, forward.assignments);
@@ -120,7 +124,8 @@ void expect_gradients_match(const OvqOptions& options, int64_t earlier_tokens, i
            inner(result.state.pending_keys, d_final.pending_keys) +
            inner(result.state.pending_values, d_final.pending_values) +
            inner(result.state.dictionary.counts, d_final.counts) +
-           inner(result.state.pending_weights, d_final.pending_weights);
+           inner(result.state.pending_weights, d_final.pending_weights) +
+           inner(result.state.dictionary.shrinkage, d_final.shrinkage);
   };
   const OvqHeadGradients<double> gradients = ovq_attention_backward(inputs, initial, forward, d_o, d_final);
   const auto expect = [&](const std::string& name, const std::vector<double>& gradient, std::vector<double>& x) {
@@ -134,6 +139,7 @@ void expect_gradients_match(const OvqOptions& options, int64_t earlier_tokens, i
   expect("initial values", gradients.d_initial.values.data, initial.dictionary.values.data);
   expect("initial pending keys", gradients.d_initial.pending_keys.data, initial.pending_keys.data);
   expect("initial pending values", gradients.d_initial.pending_values.data, initial.pending_values.data);
+  if (options.value_norms) expect("initial shrinkage", gradients.d_initial.shrinkage, initial.dictionary.shrinkage);
   if (!options.weighted) return;
   expect("weights", gradients.d_weights, inputs.weights);
   expect("initial counts", gradients.d_initial.counts, initial.dictionary.counts);
@@ -261,12 +267,31 @@ OvqChunk<double> chunk_of(const OvqHeadInputs<double>& inputs, int64_t first, in
           0};
 }
 
+// By hand: the values (3, 0) and (0, 4) merge. Their mean (1.5, 2) has the norm 2.5 and gets 3.5. With the next token,
+// (0, 5), the mean is (1, 3) and the norm 4.
+TEST(ReferenceValueNorms, MergedValuesAreAsLongAsTheirTokens) {
+  const OvqOptions options{.chunk = 2, .value_norms = true};
+  OvqDictionary<double> dictionary = empty_state<double>(1, 2).dictionary;
+  const auto write = [&](std::vector<double> values, const std::vector<int32_t>& assignments) {
+    OvqChunk<double> chunk{Matrix<double>(2, 1), Matrix<double>(2, 2), {1.0, 1.0}, 0, 0};
+    chunk.values.data = std::move(values);
+    write_chunk(dictionary, chunk, assignments, options);
+  };
+  write({3, 0, 0, 4}, {~0, 0});
+  EXPECT_TRUE(close(dictionary.values.data, {2.1, 2.8}, kExact));
+  EXPECT_TRUE(close(dictionary.shrinkage, {2.5 / 3.5}, kExact));
+  write({0, 5, 7, 7}, {0, ~1});
+  const double factor = 4 / std::sqrt(10.0);
+  EXPECT_TRUE(close(dictionary.values.data, {factor, 3 * factor, 7, 7}, kExact));
+  EXPECT_TRUE(close(dictionary.shrinkage, {1 / factor, 1.0}, kExact));
+}
+
 // A weight of 2 is the token twice in the chunk; a member's weight, and a founder's.
 TEST(ReferenceWeights, TwoIsTheTokenTwice) {
   for (const bool normalize : {false, true}) {
     for (const int64_t doubled : {1, 3}) {
       Random random(13);
-      const OvqOptions options{.chunk = 6, .normalize = normalize, .weighted = true};
+      const OvqOptions options{.chunk = 6, .normalize = normalize, .weighted = true, .value_norms = normalize};
       OvqHeadInputs<double> inputs = random_head(options, 12, random);
       inputs.weights.assign(12, 1.0);
       OvqDictionary<double> once = empty_state<double>(6, 3).dictionary;

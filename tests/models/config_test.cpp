@@ -64,6 +64,13 @@ TEST(Config, EveryOptionSurvivesTheRoundTrip) {
   EXPECT_EQ(to_json(config_from_json(written)), written);
 }
 
+TEST(Config, IdentityIsThatOfOlderPrograms) {
+  ModelConfig config = model_preset("tiny/sw-ovq").config;
+  EXPECT_EQ(identity(config).find("value_norms"), std::string::npos);
+  std::get<nn::OvqAttentionOptions>(config.mixers.at("ovq")).dictionary.value_norms = true;
+  EXPECT_NE(identity(config).find("value_norms"), std::string::npos);
+}
+
 TEST(Config, PatternRepeatsOverTheLayers) {
   const ModelConfig config = config_from_json(small_config());
   EXPECT_EQ(config.mixer_name(0), "sw");

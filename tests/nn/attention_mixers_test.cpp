@@ -85,6 +85,21 @@ TEST(WeightedWrites, ClosedGateStaysPositive) {
   EXPECT_TRUE(at::isfinite(mixer.forward(at::randn({2, 30, 6}))).all().item<bool>());
 }
 
+// As without weights: the token's output says so, nobody before it or beside it notices.
+TEST(WeightedWrites, NanIsNoError) {
+  torch::manual_seed(10);
+  const auto mixer = weighted_layer({.heads = kHeads, .dictionary = {.chunk = 4, .centroids = 6}});
+  const torch::NoGradGuard no_grad;
+  const Tensor x = at::randn({2, 30, 6}), clean = mixer->forward(x);
+  x[0][9].fill_(NAN);
+  const Tensor y = mixer->forward(x);
+  EXPECT_TRUE(close(y[0].slice(0, 0, 9), clean[0].slice(0, 0, 9), 1e-6));
+  EXPECT_TRUE(close(y[1], clean[1], 1e-6));
+  EXPECT_TRUE(at::isnan(y[0][9]).all().item<bool>());
+  MixerState state;
+  EXPECT_TRUE(at::isnan(all_steps(*mixer, x, state)[0][9]).all().item<bool>());
+}
+
 // The op on the layer's own projections, each pair with the weight of its key.
 TEST(WeightedWrites, WeightGoesWithItsKey) {
   torch::manual_seed(9);

@@ -1,3 +1,4 @@
+#include "ovq/nn/cache.h"
 #include "ovq/nn/parameters.h"
 #include "ovq/nn/replaced.h"
 #include "ovq/nn/rms_norm.h"
@@ -33,6 +34,44 @@ TEST(Replaced, StandsInWhileItIsGuarded) {
   }
   EXPECT_TRUE(at::equal(projection(x), plain));
   EXPECT_THROW(projection(x.to(at::kDouble)), c10::TypeError);
+}
+
+// Keys of any strides, inside of tensors that belong to somebody else.
+TEST(Cache, LeavesTheMemoryOfOthersAlone) {
+  torch::manual_seed(7);
+  for (const int64_t batch : {1, 2}) {
+    const Tensor dense = at::randn({batch, 12, 2, 4}), by_channel = at::randn({batch, 2, 4, 12});
+    const std::vector<std::pair<Tensor, Tensor>> prompts = {
+        // whose memory, and the prompt in it
+        {dense, dense.narrow(1, 0, 6)},
+        {dense, dense.narrow(1, 0, 1).expand({batch, 6, 2, 4})},
+        {dense, dense.narrow(1, 0, 6).narrow(2, 0, 1).expand({batch, 6, 2, 4})},
+        {by_channel, by_channel.permute({0, 3, 1, 2}).narrow(1, 0, 6)}};
+    for (size_t i = 0; i < prompts.size(); ++i) {
+      for (const bool gradients : {false, true}) {
+        for (const int64_t window : {0, 4}) {
+          SCOPED_TRACE(testing::Message() << "batch " << batch << ", prompt " << i << ", gradients " << gradients
+                                          << ", window " << window);
+          const auto& [memory, prompt] = prompts[i];
+          const Tensor untouched = memory.clone();
+          Tensor cache, read = prompt;
+          {
+            const torch::AutoGradMode mode(gradients);
+            EXPECT_TRUE(close(extend_cache(cache, prompt, window), prompt, 0));
+          }
+          const torch::NoGradGuard no_grad;
+          for (int64_t t = 0; t < 10; ++t) {
+            const Tensor token = at::randn({batch, 1, 2, 4});
+            read = at::cat({read, token}, 1);
+            const Tensor seen = extend_cache(cache, token, window);
+            ASSERT_EQ(seen.size(1), window == 0 ? read.size(1) : window);
+            EXPECT_TRUE(close(seen, read.slice(1, read.size(1) - seen.size(1)), 0));
+          }
+          EXPECT_TRUE(close(memory, untouched, 0));
+        }
+      }
+    }
+  }
 }
 
 TEST(ShortConvolutionLayer, PackedSequencesAreAlone) {

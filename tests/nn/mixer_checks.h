@@ -6,6 +6,7 @@
 
 #include "ovq/nn/attention_heads.h"
 #include "ovq/nn/mixer.h"
+#include "ovq/nn/replaced.h"
 #include "tests/ops/tensor_checks.h"
 
 namespace ovq::nn::test {
@@ -65,6 +66,7 @@ inline void expect_same_state(const MixerState& actual, const MixerState& expect
   EXPECT_TRUE(close(a.pending_values, e.pending_values, tolerance));
   const bool weighted = expected.ovq->options().weighted;
   EXPECT_TRUE(close(actual.ovq->counts(), expected.ovq->counts(), weighted ? tolerance : 0));
+  if (expected.ovq->options().value_norms) EXPECT_TRUE(close(a.shrinkage, e.shrinkage, tolerance));
   if (weighted) {
     EXPECT_TRUE(close(actual.ovq->pending_weights(), expected.ovq->pending_weights(), tolerance));
   }
@@ -212,6 +214,41 @@ inline void expect_clones_independent(const MixerCase& x) {
       expect_same_state(clone, state, 0);
     }
   }
+}
+
+// Whatever part of a step throws: the state is as it was, and if it was a part behind the op, as after the step.
+inline void expect_errors_leave_a_whole_state(const MixerCase& x) {
+  const auto mixer = make_mixer(x, at::kFloat);
+  const torch::NoGradGuard no_grad;
+  MixerState before;
+  all_steps(*mixer, make_input(x, 2, 20, at::kFloat), before);
+  const Tensor token = make_input(x, 2, 1, at::kFloat);
+  MixerState after = before.clone();
+  mixer->step(token, after);
+  int thrown = 0;
+  for (const auto& item : mixer->named_modules()) {
+    const PartCall fails = [](const Tensor&, const Tensor&, const auto&) -> Tensor {
+      throw std::runtime_error("part");
+    };
+    const Replaced replaced{.parts = {{item.value().get(), fails}}};
+    const ReplacedGuard guard(&replaced);
+    MixerState state = before.clone(), fresh;
+    try {
+      mixer->step(token, state);
+      continue;  // nobody calls it
+    } catch (const std::runtime_error&) {
+      ++thrown;
+    }
+    SCOPED_TRACE(item.key());
+    const bool behind = item.key() == "norm" || item.key() == "o_proj" || item.key() == "out_proj";
+    expect_same_state(state, behind ? after : before, 0);
+    EXPECT_THROW(mixer->step(token, fresh), std::runtime_error);
+    EXPECT_EQ(fresh.position, behind ? 1 : 0);
+    if (behind) continue;
+    EXPECT_EQ(fresh.nbytes(), 0);
+    EXPECT_TRUE(fresh.tensors.empty());
+  }
+  EXPECT_GE(thrown, 2);
 }
 
 inline void expect_bad_input_throws(const MixerCase& x) {

@@ -93,6 +93,7 @@ std::vector<NamedCase> every_mixer() {
       ovq_case("OvqRandom", {.dictionary = {.new_centroids = NewCentroids::random, .seed = 3}}),
       ovq_case("OvqConstantRate", {.dictionary = {.rate = 0.025f}}),
       ovq_case("OvqNormalize", {.dictionary = {.normalize = true}}),
+      ovq_case("OvqValueNorms", {.dictionary = {.value_norms = true}}),
       ovq_case("OvqWeighted", {.weighted_writes = true}),
       ovq_case("OvqWeightedGrouped", {.heads = kGrouped, .dictionary = {.normalize = true}, .weighted_writes = true}),
       ovq_case("OvqWeightedShift", {.heads = with(kHeads, kShift), .weighted_writes = true}),
@@ -131,6 +132,7 @@ TEST_P(Mixers, BatchInvariant) { expect_batch_invariant(GetParam().mixer); }
 TEST_P(Mixers, PackedEqualAlone) { expect_packed_equal_alone(GetParam().mixer); }
 TEST_P(Mixers, StateBytes) { expect_state_bytes(GetParam().mixer); }
 TEST_P(Mixers, ClonesIndependent) { expect_clones_independent(GetParam().mixer); }
+TEST_P(Mixers, ErrorsLeaveAWholeState) { expect_errors_leave_a_whole_state(GetParam().mixer); }
 TEST_P(Mixers, BadInputThrows) { expect_bad_input_throws(GetParam().mixer); }
 
 INSTANTIATE_TEST_SUITE_P(, Mixers, testing::ValuesIn(every_mixer()), [](const auto& info) { return info.param.name; });

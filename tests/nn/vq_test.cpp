@@ -43,6 +43,15 @@ TEST(VqAttentionForms, LinearEqualsQuadratic) {
   }
 }
 
+TEST(VqAttentionForms, NoSequencesAreNoTokens) {
+  for (const VqForm form : {VqForm::linear, VqForm::quadratic}) {
+    VqAttention mixer({.heads = {.width = 12, .heads = 2}, .codewords = 7, .chunk = 4, .form = form});
+    mixer.start();
+    mixer.eval();
+    EXPECT_EQ(mixer.forward(at::zeros({1, 0, 12}), at::tensor({0})).sizes(), at::IntArrayRef({1, 0, 12}));
+  }
+}
+
 // Two codewords at right angles and one between: which is nearest is plain to see.
 VectorQuantizer make_quantizer(CodebookTraining training, double noise, double no_use = 0) {
   VectorQuantizer quantizer(

@@ -244,6 +244,45 @@ TEST(OvqAttentionOp, StatesStoredAsBfloat16) {
   EXPECT_TRUE(throws_naming<std::invalid_argument>("bfloat16", [&] { run(leaves(x, at::kDouble), {}); }));
 }
 
+// A call has one N: states that differ in it do not silently take that of the first.
+TEST(OvqAttentionOp, StatesOfOneStepHaveOneLimit) {
+  const std::vector<Tensor> x = make_inputs({.batch = 1}, 1);
+  const auto state = [&](int64_t centroids, Backend backend) {
+    return ovq_attention_with_state(x[0], x[1], x[2], x[3], {.chunk = 8, .centroids = centroids}, {}, {}, {}, backend)
+        .states[0];
+  };
+  for (const Backend backend : {Backend::fused, Backend::composed}) {
+    const std::vector<StatePtr> states = {state(12, backend), state(20, backend)};
+    const auto step = [&](const std::vector<StatePtr>& given) {
+      ovq_step(x[0].slice(1, 0, 2), x[1].slice(1, 0, 2), x[2].slice(1, 0, 2), x[3], given, at::tensor({0, 1, 2}));
+    };
+    using kernels::test::throws_naming;
+    EXPECT_TRUE(throws_naming<std::invalid_argument>("[step] states[1] has centroids 20; must equal states[0]'s 12",
+                                                     [&] { step(states); }));
+    EXPECT_EQ(states[1]->options().centroids, 20);
+    EXPECT_EQ(states[0]->position(), 45);
+    step({states[0], state(12, backend)});
+    EXPECT_EQ(states[0]->position(), 46);
+  }
+}
+
+// On the path they were made by, whatever path new ones would take.
+TEST(OvqAttentionOp, StepsGoOnWithComposedStates) {
+  std::vector<Tensor> x = make_inputs({}, 1);
+  const auto part = [&](size_t i, int64_t begin, int64_t end) { return x[i].slice(1, begin, end); };
+  const kernels::OvqOptions options{.chunk = 8, .centroids = 12};
+  const Tensor whole = ovq_attention(x[0], x[1], x[2], x[3], options, {}, {}, Backend::composed);
+  const auto states = ovq_attention_with_state(part(0, 0, 20), part(1, 0, 20), part(2, 0, 20), x[3], options, {}, {},
+                                               {}, Backend::composed)
+                          .states;
+  for (int64_t t = 20; t < 45; ++t) {
+    const Tensor o = ovq_step(part(0, t, t + 1), part(1, t, t + 1), part(2, t, t + 1), x[3], states);
+    EXPECT_TRUE(at::allclose(o, whole.slice(1, t, t + 1), 1e-5, 1e-5)) << t;
+  }
+  EXPECT_FALSE(states[0]->fused());
+  EXPECT_EQ(states[0]->position(), 45);
+}
+
 TEST(OvqAttentionOp, ErrorsNameTheCall) {
   const std::vector<Tensor> x = make_inputs({}, 1);
   const auto states = ovq_attention_with_state(x[0], x[1], x[2], x[3], {.chunk = 8}, {}, {}).states;

@@ -135,8 +135,10 @@ struct OvqProblem {
 // States are compared as the kernels lay them out: [B, n, Hkv, D].
 inline Results named(const OvqProblem& problem, const Tensor& o, const std::vector<Tensor>& final_tensors,
                      const std::vector<Tensor>& gradients) {
-  static const char* const parts[] = {"keys", "values", "pending_keys", "pending_values", "counts", "pending_weights"};
-  const size_t per_state = StateTensors::count(problem.weighted()), inputs = problem.inputs.size();
+  std::vector<std::string> parts = {"keys", "values", "pending_keys", "pending_values"};
+  if (problem.weighted()) parts.insert(parts.end(), {"counts", "pending_weights"});
+  if (problem.c.options.value_norms) parts.emplace_back("shrinkage");
+  const size_t per_state = StateTensors::count(problem.c.options), inputs = problem.inputs.size();
   Results results = {
       {"o", o}, {"d_q", gradients[0]}, {"d_k", gradients[1]}, {"d_v", gradients[2]}, {"d_beta", gradients[3]}};
   const auto add = [&](const std::string& prefix, const std::vector<Tensor>& tensors, size_t first) {
@@ -160,7 +162,7 @@ inline Results fused(const OvqProblem& problem) {
   for (const StatePtr& state : problem.initial) {
     std::vector<Tensor> tracked = views_of(state->kernel()).list();
     for (Tensor& leaf : tracked) x.push_back(leaf.requires_grad_());
-    states.push_back(c10::make_intrusive<State>(state->kernel(), StateTensors::from(tracked)));
+    states.push_back(c10::make_intrusive<State>(state->kernel(), StateTensors::from(tracked, problem.c.options)));
   }
   std::vector<std::vector<Tensor>> outputs(problem.sequences());
   for (int64_t piece = 0; piece < problem.c.pieces; ++piece) {
@@ -202,7 +204,9 @@ inline Results plain(const OvqProblem& problem, at::ScalarType dtype) {
     if (!problem.initial.empty()) {
       const StatePtr& from = problem.initial[s];
       const std::vector<Tensor> tensors = leaves(from->tensors().list(), dtype);
-      state = {problem.c.options, from->position(), tensors[0], tensors[1], from->counts(), tensors[2], tensors[3], {}};
+      state = {problem.c.options, from->position(), tensors[0], tensors[1], from->counts(),
+               tensors[2],        tensors[3],       {},         {}};
+      if (problem.c.options.value_norms) state.shrinkage = tensors.back();
       if (problem.weighted()) {
         state.counts = tensors[4];
         state.pending_weights = tensors[5];
@@ -243,10 +247,11 @@ inline Results by_plain_loops(const OvqProblem& problem) {
     return copy;
   };
   kt::OvqBackwardProblem backward{problem.initial_states(), filled(problem.d_o), {}};
-  const size_t per_state = StateTensors::count(problem.weighted());
+  const size_t per_state = StateTensors::count(problem.c.options);
   for (size_t i = 0; i < problem.d_final.size(); i += per_state) {
     kt::StateTensors d;
     d.weighted = problem.weighted();
+    d.value_norms = problem.c.options.value_norms;
     const std::vector<kt::Tensor*> to = d.all();
     for (size_t j = 0; j < per_state; ++j) {
       const Tensor from = problem.d_final[i + j].transpose(1, 2);
@@ -275,11 +280,12 @@ inline Results by_plain_loops(const OvqProblem& problem) {
       put("values", states[s].values, value_dim);
       put("pending_keys", states[s].pending_keys, key_dim);
       put("pending_values", states[s].pending_values, value_dim);
-      if (!problem.weighted()) continue;
       const auto put_weights = [&](const char* part, const std::vector<double>& values) {
         const int64_t rows = static_cast<int64_t>(values.size()) / (batch * heads);
         results[prefix + part + " " + std::to_string(s)] = tensor_of(values, {batch, rows, heads});
       };
+      if (problem.c.options.value_norms) put_weights("shrinkage", states[s].shrinkage);
+      if (!problem.weighted()) continue;
       put_weights("counts", states[s].counts);
       put_weights("pending_weights", states[s].pending_weights);
     }

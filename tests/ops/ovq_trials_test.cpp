@@ -31,7 +31,6 @@ TrialRun run_trial(const OvqOptions& options, const Shape& shape = kTrialShape) 
 
 std::vector<OvqOptions> trials() {
   return {{.chunk = 8, .centroids = 12, .trial = Trial::two_nearest},
-          {.chunk = 8, .centroids = 12, .trial = Trial::value_norms},
           {.chunk = 8, .centroids = 12, .trial = Trial::log_size}};
 }
 
@@ -45,8 +44,7 @@ TEST(OvqTrials, CentroidsHoldEveryTokenOnce) {
     EXPECT_TRUE(at::allclose(counts.sum(2), at::full_like(counts.sum(2), written)));
     const auto total = [&](const Tensor& x) { return x.slice(1, 0, written).sum(1); };  // [B, Hkv, D]
     EXPECT_TRUE(at::allclose((counts * r.state().keys).sum(2), total(r.inputs[1])));
-    const Tensor values = r.state().values.slice(-1, 0, kTrialShape.value_dim);
-    EXPECT_TRUE(at::allclose((counts * values).sum(2), total(r.inputs[2])));
+    EXPECT_TRUE(at::allclose((counts * r.state().values).sum(2), total(r.inputs[2])));
   }
 }
 
@@ -56,12 +54,19 @@ TEST(OvqTrials, TwoNearestSharesTokensOut) {
   EXPECT_FALSE(at::allclose(counts, counts.round())) << "some token is between two centroids";
 }
 
+TEST(OvqTrials, NormalizeReachesBothCentroids) {
+  OvqOptions options = trials()[0];
+  options.normalize = true;
+  const Tensor norms = run_trial(options).state().keys.norm(2, {-1});
+  EXPECT_TRUE(at::allclose(norms, at::ones_like(norms))) << norms;
+}
+
 // Two keys that merge, by hand: the values are (3, 0) and (0, 4), their mean is read as long as they are on average.
-TEST(OvqTrials, ValueNormsOfTwoTokens) {
+TEST(OvqValueNorms, OfTwoTokens) {
   const Tensor key = at::tensor({1.0, 0.0}, at::kDouble).reshape({1, 1, 1, 2}).repeat({1, 3, 1, 1});
   const Tensor value = at::tensor({3.0, 0.0, 0.0, 4.0, 9.0, 9.0}, at::kDouble).reshape({1, 3, 1, 2});
   const Tensor beta = at::ones({1}, at::kDouble);
-  const OvqOptions options{.chunk = 2, .centroids = 1, .trial = Trial::value_norms};
+  const OvqOptions options{.chunk = 2, .centroids = 1, .value_norms = true};
   const Tensor o = ovq_attention(key, key, value, beta, options);
   // The third token sees itself once and the pair, which counts twice: (1.5, 2) has norm 2.5 and is read with 3.5.
   const Tensor expected = (2 * at::tensor({1.5, 2.0}, at::kDouble) * (3.5 / 2.5) + value[0][2][0]) / 3;

@@ -257,6 +257,21 @@ TEST_P(Recurrences, TheFutureDoesNotCount) {
   }
 }
 
+// No tokens leave the state as it is, and as new a tensor as any.
+TEST_P(Recurrences, NoTokensCopyTheState) {
+  const auto expect = [&](const Tensors& inputs) {
+    for (const RecurrenceResult& result : {x.by_chunks(inputs, 16), x.by_tokens(inputs, 16)}) {
+      EXPECT_TRUE(close(result.state, inputs.back(), 0));
+      EXPECT_NE(result.state.data_ptr(), inputs.back().data_ptr());
+    }
+  };
+  expect(x.inputs({.time = 0}));
+  for (const Backend backend : kBackends) {
+    const BackendScope scope(backend);
+    expect(in_float(x.inputs({.time = 0})));
+  }
+}
+
 TEST_P(Recurrences, BadShapesAreNamed) {
   const Tensors inputs = x.inputs({.time = 4});
   for (size_t i = 1; i < inputs.size(); ++i) {
@@ -270,56 +285,135 @@ TEST_P(Recurrences, BadShapesAreNamed) {
 INSTANTIATE_TEST_SUITE_P(, Recurrences, testing::ValuesIn(recurrences()),
                          [](const auto& info) { return info.param.name; });
 
-// A start forgets what was before it, in both forms.
-TEST(Restarts, EqualSequencesAlone) {
-  torch::manual_seed(9);
-  const Sizes s{.time = 100};
-  const Tensor q = unit({2, 100, 2, 8}), k = unit({2, 100, 2, 8}), v = gaussian({2, 100, 2, 5}), g = decays(s);
-  const Tensor beta = at::rand({2, 100, 2}, kDouble), lambda = at::ones({2, 8}, kDouble), a = -at::ones({2}, kDouble);
-  const Tensor starts = at::tensor({0, 30, 31, 70});
-  const auto expect = [&](const auto& run, const char* name) {
-    const Tensor whole = run(0, 100, starts);
-    for (const auto& [begin, end] : {std::pair{0, 30}, {30, 31}, {31, 70}, {70, 100}}) {
-      EXPECT_TRUE(close(whole.slice(1, begin, end), run(begin, end, Tensor()), 1e-9)) << name << " from " << begin;
+// The recurrences of q, k, v, g and beta over packed sequences (undefined `starts`: over one).
+using PackedRun = std::function<Tensor(const Tensors& x, const Tensor& starts, bool tokens)>;
+
+std::vector<std::pair<std::string, PackedRun>> packed_runs() {
+  const auto per_head = [](const Tensors& x) { return -at::ones({x[0].size(2)}, x[0].options()); };
+  return {{"gated_delta_rule",
+           [](const Tensors& x, const Tensor& starts, bool tokens) {
+             const GatedDeltaRuleInputs in{.q = x[0], .k = x[1], .v = x[2], .g = x[3], .beta = x[4], .starts = starts};
+             return (tokens ? gated_delta_rule_recurrent(in) : gated_delta_rule(in)).o;
+           }},
+          {"linear_attention",
+           [](const Tensors& x, const Tensor& starts, bool tokens) {
+             const LinearAttentionInputs in{.q = x[0], .k = x[1], .v = x[2], .g = x[3], .starts = starts};
+             return (tokens ? linear_attention_recurrent(in) : linear_attention(in)).o;
+           }},
+          {"no decays",
+           [](const Tensors& x, const Tensor& starts, bool tokens) {
+             const LinearAttentionInputs in{.q = x[0], .k = x[1], .v = x[2], .starts = starts};
+             return (tokens ? linear_attention_recurrent(in) : linear_attention(in)).o;
+           }},
+          {"ssd",
+           [=](const Tensors& x, const Tensor& starts, bool tokens) {
+             const SsdInputs in{
+                 .x = x[2], .dt = x[4], .a = per_head(x), .b = x[1], .c = x[0], .d = per_head(x), .starts = starts};
+             return (tokens ? ssd_recurrent(in) : ssd(in)).o;
+           }},
+          {"mesa", [](const Tensors& x, const Tensor& starts, bool tokens) {
+             const MesaInputs in{.q = x[0],
+                                 .k = x[1],
+                                 .v = x[2],
+                                 .g = x[3],
+                                 .beta = x[4],
+                                 .lambda = at::ones({x[0].size(2), x[0].size(3)}, x[0].options()),
+                                 .starts = starts};
+             return (tokens ? mesa_recurrent(in) : mesa(in)).o;
+           }}};
+}
+
+constexpr std::pair<int64_t, int64_t> kPieces[] = {{0, 30}, {30, 31}, {31, 70}, {70, 100}};
+
+class Restarts : public testing::Test {
+ protected:
+  // Packed or not, in double and in float, by kernels and composed, by chunks and by tokens. One row is what the
+  // kernels take; two are sequences that begin at the same tokens.
+  void for_each_case(const std::function<void(const PackedRun& run, const Tensors& x, bool tokens)>& body) {
+    for (const auto& [name, run] : packed_runs()) {
+      for (const int64_t batch : {1, 2}) {
+        torch::manual_seed(9);
+        const Sizes s{.batch = batch, .time = 100};
+        const Tensors wide = {unit({batch, 100, 2, 8}), unit({batch, 100, 2, 8}), gaussian({batch, 100, 2, 5}),
+                              decays(s), at::rand({batch, 100, 2}, kDouble)};
+        for (const bool tokens : {false, true}) {
+          SCOPED_TRACE(testing::Message() << name << ", batch " << batch << (tokens ? ", tokens" : ""));
+          body(run, wide, tokens);
+          for (const Backend backend : kBackends) {
+            const BackendScope scope(backend);
+            body(run, in_float(wide), tokens);
+          }
+        }
+      }
     }
-  };
-  for (const bool tokens : {false, true}) {
-    expect(
-        [&](int64_t begin, int64_t end, const Tensor& starts) {
-          const auto cut = [&](const Tensor& x) { return x.slice(1, begin, end); };
-          const GatedDeltaRuleInputs in{
-              .q = cut(q), .k = cut(k), .v = cut(v), .g = cut(g), .beta = cut(beta), .starts = starts};
-          return (tokens ? gated_delta_rule_recurrent(in) : gated_delta_rule(in)).o;
-        },
-        "gated_delta_rule");
-    expect(
-        [&](int64_t begin, int64_t end, const Tensor& starts) {
-          const auto cut = [&](const Tensor& x) { return x.slice(1, begin, end); };
-          const LinearAttentionInputs in{.q = cut(q), .k = cut(k), .v = cut(v), .starts = starts};
-          return (tokens ? linear_attention_recurrent(in) : linear_attention(in)).o;
-        },
-        "linear_attention");
-    expect(
-        [&](int64_t begin, int64_t end, const Tensor& starts) {
-          const auto cut = [&](const Tensor& x) { return x.slice(1, begin, end); };
-          const SsdInputs in{.x = cut(v), .dt = cut(beta), .a = a, .b = cut(k), .c = cut(q), .d = a, .starts = starts};
-          return (tokens ? ssd_recurrent(in) : ssd(in)).o;
-        },
-        "ssd");
-    expect(
-        [&](int64_t begin, int64_t end, const Tensor& starts) {
-          const auto cut = [&](const Tensor& x) { return x.slice(1, begin, end); };
-          const MesaInputs in{.q = cut(q),
-                              .k = cut(k),
-                              .v = cut(v),
-                              .g = cut(g),
-                              .beta = cut(beta),
-                              .lambda = lambda,
-                              .starts = starts};
-          return (tokens ? mesa_recurrent(in) : mesa(in)).o;
-        },
-        "mesa");
   }
+
+  static Tensors leaves(const Tensors& x) {
+    Tensors copies;
+    for (const Tensor& tensor : x) copies.push_back(tensor.clone().requires_grad_(true));
+    return copies;
+  }
+
+  static Tensors gradients(const Tensor& o, const Tensors& x) {
+    return torch::autograd::grad({weighted_sum({o})}, x, {}, false, false, true);
+  }
+
+  const Tensor starts = at::tensor({0, 30, 31, 70});
+};
+
+TEST_F(Restarts, EqualSequencesAlone) {
+  for_each_case([&](const PackedRun& run, const Tensors& inputs, bool tokens) {
+    const double tolerance = inputs[0].scalar_type() == at::kDouble ? 1e-9 : 1e-4;
+    const Tensors x = leaves(inputs);
+    Tensors parts;
+    for (const auto& [begin, end] : kPieces) {
+      Tensors piece;
+      for (const Tensor& tensor : x) piece.push_back(tensor.slice(1, begin, end));
+      parts.push_back(run(piece, Tensor(), tokens));
+    }
+    const Tensor packed = run(x, starts, tokens), alone = at::cat(parts, 1);
+    EXPECT_TRUE(close(packed, alone, tolerance));
+    const Tensors actual = gradients(packed, x), expected = gradients(alone, x);
+    for (size_t i = 0; i < x.size(); ++i) {
+      ASSERT_EQ(actual[i].defined(), expected[i].defined());
+      if (expected[i].defined()) {
+        EXPECT_TRUE(close(actual[i], expected[i], tolerance)) << "gradient " << i;
+      }
+    }
+    const torch::NoGradGuard no_grad;
+    EXPECT_TRUE(close(run(inputs, starts, tokens), alone, tolerance));
+  });
+}
+
+// What went wrong in one sequence is its own affair.
+TEST_F(Restarts, SequencesDoNotSeeTheNansOfOthers) {
+  for_each_case([&](const PackedRun& run, const Tensors& inputs, bool tokens) {
+    Tensors bad;
+    for (const Tensor& tensor : inputs) bad.push_back(tensor.clone());
+    bad[1].select(1, 40).fill_(NAN);
+    bad[2].select(1, 50).fill_(INFINITY);
+    const Tensors x = leaves(inputs), y = leaves(bad);
+    const Tensor clean = run(x, starts, tokens), o = run(y, starts, tokens);
+    EXPECT_TRUE(at::isnan(o.slice(1, 40, 41)).any().item<bool>());
+    const Tensors expected = gradients(clean, x), actual = gradients(o, y);
+    const torch::NoGradGuard no_grad;
+    const Tensor inferred = run(bad, starts, tokens);
+    for (const auto& [begin, end] : kPieces) {
+      if (begin == 31) continue;
+      const auto part = [&, begin = begin, end = end](const Tensor& z) { return z.slice(1, begin, end); };
+      EXPECT_TRUE(close(part(o), part(clean), 0)) << "from " << begin;
+      EXPECT_TRUE(close(part(inferred), part(clean), 1e-6)) << "from " << begin;
+      for (size_t i = 0; i < x.size(); ++i) {
+        if (!expected[i].defined()) continue;
+        EXPECT_TRUE(close(part(actual[i]), part(expected[i]), 0)) << "gradient " << i << " from " << begin;
+      }
+    }
+  });
+}
+
+TEST_F(Restarts, BeginWithTheFirstToken) {
+  const Tensor q = unit({1, 4, 1, 2});
+  EXPECT_THROW(linear_attention({.q = q, .k = q, .v = q, .starts = at::tensor({1, 2})}), std::invalid_argument);
 }
 
 // Repeated keys written at full strength: the worst case for the inverse.

@@ -99,6 +99,32 @@ TEST(StoredWeights, Projections) {
   }
 }
 
+// Of expanded and unfolded weights, which end before rows side by side would.
+TEST(StoredWeights, RowsThatOverlap) {
+  torch::manual_seed(6);
+  const torch::NoGradGuard no_grad;
+  for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
+    const Tensor expanded = exact({1, 24}).to(type).expand({10, 24});
+    const Tensor unfolded = exact({33}).to(type).unfold(0, 24, 1);
+    const Tensor column = exact({1, 1}).to(type).expand({10, 1});
+    for (const Tensor& weight : {expanded, unfolded, column}) {
+      const Tensor dense = weight.contiguous(), bias = at::randn({1}).expand({10});
+      const Tensor down = exact({1, 10}).to(type).expand({weight.size(1), 10});
+      for (const int64_t rows : {1, 3, 40}) {
+        SCOPED_TRACE(testing::Message() << type << ", strides " << weight.strides() << ", rows " << rows);
+        const Tensor x = at::randn({1, rows, weight.size(1)});
+        EXPECT_TRUE(close(ops::linear(x, weight), ops::linear(x, dense), 1e-5));
+        EXPECT_TRUE(close(ops::linear(x, weight, bias), ops::linear(x, dense, bias.contiguous()), 1e-5));
+        const std::vector<Tensor> parts =
+            projections({.x = x, .weights = {weight, dense}, .parts = {{.channels = 10}, {.channels = 10}}});
+        EXPECT_TRUE(close(parts[0], parts[1], 1e-5));
+        EXPECT_TRUE(close(gated_mlp({.x = x, .gate = weight, .up = weight, .down = down}),
+                          gated_mlp({.x = x, .gate = dense, .up = dense, .down = down.contiguous()}), 1e-5));
+      }
+    }
+  }
+}
+
 TEST(StoredWeights, SameBitsForAnyNumberOfThreads) {
   const torch::NoGradGuard no_grad;
   const int threads = at::get_num_threads();

@@ -12,6 +12,7 @@ OPTIONS = {
     "random": dict(new_centroids="random", seed=7),
     "rate": dict(rate=0.1),
     "normalize": dict(normalize=True),
+    "value_norms": dict(value_norms=True),
     "rope": dict(rope=True),
     "rope_base": dict(rope=True, rope_base=100.0, normalize=True),
     "mixed": dict(growth="linear", total_tokens=64, new_centroids="random", rate=0.25, normalize=True),

@@ -39,6 +39,7 @@ BAD_OPTIONS = {
     "new_centroids is 'best'": (ValueError, dict(new_centroids="best")),
     "rate": (ValueError, dict(rate=-1.0)),
     "rope_base": (ValueError, dict(rope=True, rope_base=0.0)),
+    "seed is -1; must be an integer of at least 0": (ValueError, dict(seed=-1)),
     "argument 'chunk'": (TypeError, dict(chunk="many")),
     "argument 'seed'": (TypeError, dict(seed=0.5)),
     "unexpected keyword": (TypeError, dict(window=3)),
@@ -120,7 +121,7 @@ def test_states(use, dtype):
         use(q[:, :, :2], k[:, :, :1], v[:, :, :1], beta[:2], state=state)
     with pytest.raises(ValueError, match="k has time 2; must equal q's 1"):
         use(q[:, :1], k[:, :2], v[:, :2], beta, state=state)
-    with pytest.raises(ValueError, match="path"):
+    with pytest.raises(ValueError, match="path|is Double on cpu; must be Float on cpu"):
         other = torch.float64 if dtype == torch.float32 else torch.float32
         use(q.to(other), k.to(other), v.to(other), beta.to(other), state=state)
     with pytest.raises(ValueError, match="must be 2, one per packed sequence"):

@@ -213,6 +213,18 @@ def test_generate_streams_tokens():
     assert state.position == 44  # the fifth has not been read yet
 
 
+def test_copies_keep_the_tokenizer(tmp_path):
+    model = text_model()
+    model.save(tmp_path)
+    text = model.generate("The whale", tokens=5)
+    for original in (model, ovq.LanguageModel.load(tmp_path)):
+        for other in (copy.deepcopy(original), pickle.loads(pickle.dumps(original)), copy.copy(original)):
+            assert other.generate("The whale", tokens=5) == text
+            assert copy.deepcopy(other).encode("whale") == model.encode("whale")
+    with pytest.raises(ValueError, match="no tokenizer"):
+        copy.deepcopy(make()).encode("whale")
+
+
 def test_generate_text(tmp_path):
     model = text_model()
     text = model.generate("The whale", tokens=30, temperature=1.0, seed=4)

@@ -21,8 +21,9 @@ def test_shapes(name):
     assert all(x.is_meta for x in tensors.values())
     plain = make(name).state_dict()
     assert {n: x.shape for n, x in tensors.items()} == {n: x.shape for n, x in plain.items()}
-    y = layer(torch.empty(2, 9, DIM, device="meta"))
-    assert y.is_meta and y.shape == (2, 9, DIM)
+    for training in (False, True, True):
+        y = layer.train(training)(torch.empty(2, 9, DIM, device="meta"))
+        assert y.is_meta and y.shape == (2, 9, DIM)
 
 
 @pytest.mark.parametrize("name", MIXERS)

@@ -94,3 +94,7 @@ def test_backends():
         ovq.ovq_attention(*make_inputs(time=4, dtype=torch.float64), backend="fused")
     with pytest.raises(ValueError, match="made by the plain path"):
         ovq.ovq_attention(*inputs, state=state)
+    # A step takes the path of its state.
+    more = make_inputs(time=3, seed=1)
+    expected = ovq.ovq_attention(*more, state=state, backend="composed")
+    assert torch.equal(ovq.step(*more, state), expected) and not state.fused

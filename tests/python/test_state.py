@@ -98,6 +98,21 @@ def test_step_of_packed_sequences():
         assert same_state(state, states[i])
 
 
+def test_states_of_one_call_have_one_limit():
+    q, k, v, beta = (x.detach() for x in make_inputs(batch=1, time=30))
+    offsets = torch.tensor([0, 15, 30])
+    states = [ovq.ovq_attention(q, k, v, beta, chunk=8, centroids=n, return_state=True)[1] for n in (12, 20)]
+    for call in (
+        lambda: ovq.ovq_attention(q, k, v, beta, state=states, cu_seqlens=offsets),
+        lambda: ovq.step(q, k, v, beta, states, cu_seqlens=offsets),
+    ):
+        with pytest.raises(ValueError, match=r"states\[1\] has centroids 20; must equal states\[0\]'s 12"):
+            call()
+    _, after = ovq.ovq_attention(q, k, v, beta, state=states, cu_seqlens=offsets, centroids=16, return_state=True)
+    assert [state.options["centroids"] for state in after] == [16, 16]
+    assert [state.options["centroids"] for state in states] == [12, 20]
+
+
 @pytest.mark.parametrize("path", ["fused", "plain"])
 def test_step_without_gradients(path):
     q, k, v, beta = make_inputs(time=9)

@@ -55,6 +55,7 @@ template <class Scalar>
 struct OvqHeadStateGradients {
   Matrix<Scalar> keys, values, pending_keys, pending_values;
   std::vector<Scalar> counts, pending_weights;
+  std::vector<Scalar> shrinkage = {};  // with value_norms
 };
 
 template <class Scalar>
@@ -105,6 +106,8 @@ OvqHeadState<Scalar> load_state(const OvqState& state, int64_t batch, int64_t he
     loaded.dictionary.counts = load<Scalar>(state.real_counts(), batch, head, 0, state.size()).data;
     loaded.pending_weights = load<Scalar>(state.pending_weights(), batch, head, 0, state.pending()).data;
   }
+  if (state.options().value_norms)
+    loaded.dictionary.shrinkage = load<Scalar>(state.shrinkage(), batch, head, 0, state.size()).data;
   return loaded;
 }
 
@@ -318,6 +321,7 @@ OvqHeadGradients<Scalar> ovq_attention_backward(const OvqHeadInputs<Scalar>& inp
   add_rows(d_tokens.keys, committed, d_final.pending_keys);
   add_rows(d_tokens.values, committed, d_final.pending_values);
   add(d_dictionary.weights, 0, d_final.counts);
+  add(d_dictionary.shrinkage, 0, d_final.shrinkage);
   add(d_tokens.weights, committed, d_final.pending_weights);
 
   for (int64_t c = static_cast<int64_t>(forward.dictionaries.size()) - 1; c >= 0; --c) {
@@ -352,7 +356,8 @@ OvqHeadGradients<Scalar> ovq_attention_backward(const OvqHeadInputs<Scalar>& inp
                          d_tokens.keys.slice(0, tokens.pending),
                          d_tokens.values.slice(0, tokens.pending),
                          d_dictionary.weights,
-                         {d_tokens.weights.begin(), d_tokens.weights.begin() + tokens.pending}};
+                         {d_tokens.weights.begin(), d_tokens.weights.begin() + tokens.pending},
+                         d_dictionary.shrinkage};
   return gradients;
 }
 

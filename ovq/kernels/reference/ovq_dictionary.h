@@ -5,6 +5,8 @@
 //   counts' = counts + m,   m = sum_{t: a_t = n} w_t
 //   D'[n] = D[n] + rate[n] sum_{t: a_t = n} w_t (x_t - D[n]),   rate[n] = 1 / counts'[n] or a constant
 //   normalize: D_k''[n] = D_k'[n] / |D_k'[n]|
+//   value_norms: D_v stands for the mean r[n] D_v[n] and the norm |D_v[n]|, which are updated like D; where tokens
+//   joined D_v'[n] = mean'[n] norm'[n] / |mean'[n]|,  r'[n] = |mean'[n]| / norm'[n]
 //
 //   g'[n] = (g''[n] - y (y . g''[n])) / |D_k'[n]| with y = D_k''[n]
 //   g[n] = (1 - m rate[n]) g'[n],   dx_t = w_t rate[n] g'[n] for the members, g[n] for the founder
@@ -30,8 +32,9 @@ namespace ovq::kernels::reference {
 
 template <class Scalar>
 struct OvqDictionary {
-  Matrix<Scalar> keys, values;  // [n, dk], [n, dv]
-  std::vector<Scalar> counts;   // [n]
+  Matrix<Scalar> keys, values;         // [n, dk], [n, dv]
+  std::vector<Scalar> counts;          // [n]
+  std::vector<Scalar> shrinkage = {};  // [n] r; with value_norms
 
   int64_t size() const { return keys.rows; }
 };
@@ -264,12 +267,65 @@ void normalize_rows(Matrix<Scalar>& rows, const OvqWritePlan& plan) {
   }
 }
 
+// The norms of rows, as a column.
+template <class Scalar>
+Matrix<Scalar> norms_of(const Matrix<Scalar>& rows) {
+  Matrix<Scalar> norms(rows.rows, 1);
+  for (int64_t n = 0; n < rows.rows; ++n) norms[n][0] = std::sqrt(dot(rows[n], rows[n], rows.columns));
+  return norms;
+}
+
+// With value_norms: what a dictionary's values stand for.
+template <class Scalar>
+struct ValueMeans {
+  Matrix<Scalar> means, norms;  // [n, dv], [n, 1]
+
+  explicit ValueMeans(const OvqDictionary<Scalar>& dictionary)
+      : means(dictionary.values), norms(norms_of(dictionary.values)) {
+    for (int64_t n = 0; n < means.rows; ++n) {
+      for (int64_t i = 0; i < means.columns; ++i) means[n][i] *= dictionary.shrinkage[n];
+    }
+  }
+
+  // After the write of a chunk.
+  ValueMeans updated(const OvqChunk<Scalar>& chunk, const std::vector<int32_t>& assignments,
+                     const OvqWritePlan& plan) const {
+    ValueMeans after = *this;
+    after.means = update_rows(means, chunk.values, chunk.weights, assignments, plan);
+    after.norms = update_rows(norms, norms_of(chunk.values), chunk.weights, assignments, plan);
+    return after;
+  }
+  // Whether row n has a length to be given another.
+  bool has_length(int64_t n) const { return norms[n][0] > 0 && dot(means[n], means[n], means.columns) > 0; }
+};
+
+template <class Scalar>
+void write_values(OvqDictionary<Scalar>& dictionary, const OvqChunk<Scalar>& chunk,
+                  const std::vector<int32_t>& assignments, const OvqWritePlan& plan) {
+  const ValueMeans<Scalar> after = ValueMeans<Scalar>(dictionary).updated(chunk, assignments, plan);
+  for (size_t t = 0; t < assignments.size(); ++t) {
+    if (assignments[t] < 0) dictionary.values.append(chunk.values[t]);
+  }
+  dictionary.shrinkage.resize(after.means.rows, 1);
+  for (int64_t n = 0; n < after.means.rows; ++n) {
+    if (plan.joined[n] == 0) continue;
+    const Scalar mean_norm = std::sqrt(dot(after.means[n], after.means[n], after.means.columns));
+    const Scalar factor = after.has_length(n) ? after.norms[n][0] / mean_norm : 1;
+    for (int64_t i = 0; i < after.means.columns; ++i) dictionary.values[n][i] = after.means[n][i] * factor;
+    dictionary.shrinkage[n] = after.has_length(n) ? mean_norm / after.norms[n][0] : 1;
+  }
+}
+
 template <class Scalar>
 void write_chunk(OvqDictionary<Scalar>& dictionary, const OvqChunk<Scalar>& chunk,
                  const std::vector<int32_t>& assignments, const OvqOptions& options) {
   const OvqWritePlan plan = plan_write(dictionary, chunk, assignments, options);
   dictionary.keys = update_rows(dictionary.keys, chunk.keys, chunk.weights, assignments, plan);
-  dictionary.values = update_rows(dictionary.values, chunk.values, chunk.weights, assignments, plan);
+  if (options.value_norms) {
+    write_values(dictionary, chunk, assignments, plan);
+  } else {
+    dictionary.values = update_rows(dictionary.values, chunk.values, chunk.weights, assignments, plan);
+  }
   if (options.normalize) normalize_rows(dictionary.keys, plan);
   dictionary.counts.resize(dictionary.size());
   for (int64_t n = 0; n < dictionary.size(); ++n) {
@@ -281,10 +337,11 @@ void write_chunk(OvqDictionary<Scalar>& dictionary, const OvqChunk<Scalar>& chun
 template <class Scalar>
 struct OvqRowGradients {
   Matrix<Scalar> keys, values;
-  std::vector<Scalar> weights;  // zero without weights
+  std::vector<Scalar> weights;    // zero without weights
+  std::vector<Scalar> shrinkage;  // of a dictionary; zero without value_norms
 
   OvqRowGradients(int64_t rows, int64_t key_dim, int64_t value_dim)
-      : keys(rows, key_dim), values(rows, value_dim), weights(rows) {}
+      : keys(rows, key_dim), values(rows, value_dim), weights(rows), shrinkage(rows) {}
 };
 
 // gradient: of D' on entry, of D on return. Returns that of the chunk's tokens.
@@ -339,6 +396,52 @@ void normalize_rows_backward(Matrix<Scalar>& gradient, const Matrix<Scalar>& row
   }
 }
 
+// gradient <- gradient + d_norms row / |row|; a zero row has none
+template <class Scalar>
+void norms_backward(const Matrix<Scalar>& rows, const Matrix<Scalar>& d_norms, Matrix<Scalar>& gradient) {
+  const Matrix<Scalar> norms = norms_of(rows);
+  for (int64_t n = 0; n < rows.rows; ++n) {
+    if (norms[n][0] > 0) add_scaled(gradient[n], d_norms[n][0] / norms[n][0], rows[n], rows.columns);
+  }
+}
+
+// The same for the values alone, with value_norms.
+template <class Scalar>
+void write_values_backward(const OvqDictionary<Scalar>& before, const OvqChunk<Scalar>& chunk,
+                           const std::vector<int32_t>& assignments, const OvqWritePlan& plan,
+                           OvqRowGradients<Scalar>& gradient, OvqRowGradients<Scalar>& d_tokens,
+                           std::vector<Scalar>& d_counts) {
+  const ValueMeans<Scalar> old(before), after = old.updated(chunk, assignments, plan);
+  const int64_t dim = after.means.columns;
+  Matrix<Scalar> d_means = gradient.values, d_norms(after.means.rows, 1);
+  for (int64_t n = 0; n < after.means.rows; ++n) {
+    if (plan.joined[n] == 0 || !after.has_length(n)) continue;
+    const Scalar norm = after.norms[n][0], mean_norm = std::sqrt(dot(after.means[n], after.means[n], dim));
+    std::vector<Scalar> u(after.means[n], after.means[n] + dim);
+    for (Scalar& element : u) element /= mean_norm;
+    const Scalar radial = dot(u.data(), d_means[n], dim), d_shrinkage = gradient.shrinkage[n];
+    add_scaled(d_means[n], -radial, u.data(), dim);
+    for (int64_t i = 0; i < dim; ++i) d_means[n][i] *= norm / mean_norm;
+    add_scaled(d_means[n], d_shrinkage / norm, u.data(), dim);
+    d_norms[n][0] = radial - d_shrinkage * mean_norm / (norm * norm);
+  }
+  const Matrix<Scalar> token_norms = norms_of(chunk.values);
+  mean_weights_backward(old.means, chunk.values, after.means, d_means, assignments, plan, d_counts, d_tokens.weights);
+  mean_weights_backward(old.norms, token_norms, after.norms, d_norms, assignments, plan, d_counts, d_tokens.weights);
+  const int64_t size = before.size();
+  d_tokens.values = update_rows_backward(d_means, chunk.weights, assignments, plan, size);
+  norms_backward(chunk.values, update_rows_backward(d_norms, chunk.weights, assignments, plan, size), d_tokens.values);
+  gradient.values = gradient.values.slice(0, size);
+  gradient.shrinkage.resize(size);
+  Matrix<Scalar> of_norms(size, dim);
+  norms_backward(before.values, d_norms, of_norms);
+  for (int64_t n = 0; n < size; ++n) {
+    if (plan.joined[n] == 0) continue;
+    for (int64_t i = 0; i < dim; ++i) gradient.values[n][i] = before.shrinkage[n] * d_means[n][i] + of_norms[n][i];
+    gradient.shrinkage[n] = dot(before.values[n], d_means[n], dim);
+  }
+}
+
 // gradient: of the dictionary after the write on entry, before it on return. Returns that of the chunk's tokens.
 template <class Scalar>
 OvqRowGradients<Scalar> write_chunk_backward(const OvqDictionary<Scalar>& before, const OvqChunk<Scalar>& chunk,
@@ -348,19 +451,29 @@ OvqRowGradients<Scalar> write_chunk_backward(const OvqDictionary<Scalar>& before
   const Matrix<Scalar> keys = update_rows(before.keys, chunk.keys, chunk.weights, assignments, plan);
   if (options.normalize) normalize_rows_backward(gradient.keys, keys, plan);
   OvqRowGradients<Scalar> d_tokens(chunk.keys.rows, chunk.keys.columns, chunk.values.columns);
+  std::vector<Scalar>& d_counts = gradient.weights;
   if (options.weighted) {
-    const Matrix<Scalar> values = update_rows(before.values, chunk.values, chunk.weights, assignments, plan);
-    std::vector<Scalar>& d_counts = gradient.weights;
     for (int64_t t = 0; t < chunk.keys.rows; ++t) {
       d_tokens.weights[t] = d_counts[assignments[t] < 0 ? ~assignments[t] : assignments[t]];
     }
     mean_weights_backward(before.keys, chunk.keys, keys, gradient.keys, assignments, plan, d_counts, d_tokens.weights);
-    mean_weights_backward(before.values, chunk.values, values, gradient.values, assignments, plan, d_counts,
-                          d_tokens.weights);
+  }
+  if (options.value_norms) {
+    write_values_backward(before, chunk, assignments, plan, gradient, d_tokens, d_counts);
+  } else {
+    if (options.weighted) {
+      const Matrix<Scalar> values = update_rows(before.values, chunk.values, chunk.weights, assignments, plan);
+      mean_weights_backward(before.values, chunk.values, values, gradient.values, assignments, plan, d_counts,
+                            d_tokens.weights);
+    }
+    d_tokens.values = update_rows_backward(gradient.values, chunk.weights, assignments, plan, before.size());
+  }
+  if (!options.weighted) {  // of what does not count
+    std::fill(d_counts.begin(), d_counts.end(), Scalar(0));
+    std::fill(d_tokens.weights.begin(), d_tokens.weights.end(), Scalar(0));
   }
   gradient.weights.resize(before.size());
   d_tokens.keys = update_rows_backward(gradient.keys, chunk.weights, assignments, plan, before.size());
-  d_tokens.values = update_rows_backward(gradient.values, chunk.weights, assignments, plan, before.size());
   return d_tokens;
 }
 
