@@ -1,6 +1,6 @@
 // Products and triangular solves of the small dense matrices that chunks of a recurrence are made of.
 //
-//   out <- factor * start + sum over terms of left right
+//   out <- factor * start + diag(first_factors) left_1 right_1 + left_2 right_2 + left_3 right_3
 //
 // A left matrix is read one number at a time and broadcast, so that it may lie transposed; a right one is row-major and
 // read in vectors. Columns are padded with zeros to whole multiples of kPad, rows and depths are not. A register tile
@@ -86,9 +86,12 @@ struct Product {
   const float* start = nullptr;              // nullptr: zeros
   ptrdiff_t start_stride = 0;
   float factor = 1;
+  const float* first_factors = nullptr;  // nullptr: ones
   bool lower = false;  // only the columns up to the row are wanted; what is right of them may be anything
-  // Rows of which `lower` and Part::lower speak; nullptr: in order from 0. Ascending.
+  // Rows of which first_factors, `lower` and Part::lower speak; nullptr: in order from 0. Ascending.
   const int64_t* index = nullptr;
+
+  HWY_INLINE int64_t index_of(int64_t row) const { return index == nullptr ? row : index[row]; }
 };
 
 template <int R, int V>
@@ -129,34 +132,65 @@ HWY_INLINE void add_steps(const Term& term, int64_t row, int64_t column, int64_t
 }
 
 template <int R, int V>
+HWY_INLINE void add_term(const Product& product, const Term& term, int64_t row, int64_t column, Vector (&acc)[R][V]) {
+  int64_t begin = 0, end = term.depth;
+  if (term.part == Part::lower) {
+    const int64_t last = product.index_of(row + R - 1);
+    end = last + 1 < end ? last + 1 : end;
+  } else if (term.part == Part::upper) {
+    begin = row;
+  }
+  add_steps(term, row, column, begin, end, acc);
+}
+
+// acc <- product.factor * product.start
+template <int R, int V>
+HWY_INLINE void load_start(const Product& product, int64_t row, int64_t column, Vector (&acc)[R][V]) {
+  const Tag d;
+  const Vector factor = hn::Set(d, product.factor);
+#pragma GCC unroll 8
+  for (int r = 0; r < R; ++r) {
+    const float* const from = product.start + (row + r) * product.start_stride + column;
+#pragma GCC unroll 8
+    for (int x = 0; x < V; ++x) acc[r][x] = hn::Mul(factor, hn::LoadU(d, from + x * kLanes));
+  }
+}
+
+// acc <- diag(product.first_factors) acc + product.factor * product.start
+template <int R, int V>
+HWY_INLINE void scale_and_add_start(const Product& product, int64_t row, int64_t column, Vector (&acc)[R][V]) {
+  const Tag d;
+  const Vector factor = hn::Set(d, product.factor);
+#pragma GCC unroll 8
+  for (int r = 0; r < R; ++r) {
+    const Vector of_row = hn::Set(d, product.first_factors[product.index_of(row + r)]);
+#pragma GCC unroll 8
+    for (int x = 0; x < V; ++x) acc[r][x] = hn::Mul(of_row, acc[r][x]);
+    if (product.start == nullptr) continue;
+    const float* const from = product.start + (row + r) * product.start_stride + column;
+#pragma GCC unroll 8
+    for (int x = 0; x < V; ++x) acc[r][x] = hn::MulAdd(factor, hn::LoadU(d, from + x * kLanes), acc[r][x]);
+  }
+}
+
+template <int R, int V>
 HWY_NOINLINE void product_tile(const Product& product, int64_t row, int64_t column) {
   const Tag d;
   Vector acc[R][V];
-  if (product.start == nullptr) {
+  const bool scaled = product.first_factors != nullptr;
+  if (scaled || product.start == nullptr) {
 #pragma GCC unroll 8
     for (int r = 0; r < R; ++r) {
 #pragma GCC unroll 8
       for (int x = 0; x < V; ++x) acc[r][x] = hn::Zero(d);
     }
   } else {
-    const Vector factor = hn::Set(d, product.factor);
-#pragma GCC unroll 8
-    for (int r = 0; r < R; ++r) {
-      const float* const from = product.start + (row + r) * product.start_stride + column;
-#pragma GCC unroll 8
-      for (int x = 0; x < V; ++x) acc[r][x] = hn::Mul(factor, hn::LoadU(d, from + x * kLanes));
-    }
+    load_start(product, row, column, acc);
   }
-  for (const Term* term : {&product.first, &product.second, &product.third}) {
-    if (term->depth == 0) continue;
-    int64_t begin = 0, end = term->depth;
-    if (term->part == Part::lower) {
-      const int64_t last = product.index == nullptr ? row + R - 1 : product.index[row + R - 1];
-      end = last + 1 < end ? last + 1 : end;
-    } else if (term->part == Part::upper) {
-      begin = row;
-    }
-    add_steps(*term, row, column, begin, end, acc);
+  add_term(product, product.first, row, column, acc);
+  if (scaled) scale_and_add_start(product, row, column, acc);
+  for (const Term* term : {&product.second, &product.third}) {
+    if (term->depth > 0) add_term(product, *term, row, column, acc);
   }
 #pragma GCC unroll 8
   for (int r = 0; r < R; ++r) {
@@ -213,8 +247,7 @@ HWY_INLINE void multiply_tiles(const Product& product, Ahead& ahead) {
       const int64_t count = product.rows - row < kTileRows ? product.rows - row : kTileRows;
       int64_t wanted = vectors;
       if (product.lower) {
-        const int64_t last = product.index == nullptr ? row + count - 1 : product.index[row + count - 1];
-        const int64_t needed = last / kLanes + 1 - first;
+        const int64_t needed = product.index_of(row + count - 1) / kLanes + 1 - first;
         wanted = needed < vectors ? needed : vectors;
       }
       if (wanted > 0) product_rows(product, row, count, first * kLanes, wanted);

@@ -49,7 +49,6 @@ struct DeltaScratch {
       d_scores = carver.take(kChunk, kChunk);
       d_a = carver.take(kChunk, kChunk);
       x = carver.take(kChunk, values);
-      scaled_values = carver.take(kChunk, values);
       written_t = carver.take(value_dim, kChunk);
       state_t = carver.take(value_dim, stride_t);
       d_q = carver.take(kChunk, keys);
@@ -65,8 +64,8 @@ struct DeltaScratch {
   int64_t stride, stride_t;  // of states and of their transposes
   float *q, *k, *k_t, *scaled, *scores, *a, *written, *o, *states;
   float* state = nullptr;  // backward: of the head at hand
-  float *d_scores = nullptr, *d_a = nullptr, *x = nullptr, *scaled_values = nullptr, *written_t = nullptr,
-        *state_t = nullptr, *d_q = nullptr, *d_read = nullptr, *d_write = nullptr;
+  float *d_scores = nullptr, *d_a = nullptr, *x = nullptr, *written_t = nullptr, *state_t = nullptr, *d_q = nullptr,
+        *d_read = nullptr, *d_write = nullptr;
   int64_t size = 0;
 };
 
@@ -79,14 +78,16 @@ struct DeltaChunk {
         n, [&](int64_t i) HWY_ATTR { return *g[first + i]; }, decays);
     for (int64_t i = 0; i < n; ++i) {
       strength[i] = *beta[first + i];
-      read_strength[i] = -strength[i] * decays.from_start[i];
+      minus_from_start[i] = -decays.from_start[i];
+      read_strength[i] = strength[i] * minus_from_start[i];
     }
   }
 
   int64_t first, n;
   Decays decays;
-  float strength[kChunk];       // beta
-  float read_strength[kChunk];  // -beta e^G
+  float strength[kChunk];          // beta
+  float minus_from_start[kChunk];  // -e^G
+  float read_strength[kChunk];     // -beta e^G
 };
 
 // P and A from q, k and k_t.
@@ -131,14 +132,14 @@ HWY_NOINLINE void delta_written(const DeltaCall& call, const Run& sequence, int6
   const Series<const float> v = series(call.v, sequence, head);
   for (int64_t i = 0; i < n; ++i) load_row(v[first + i], x.value_dim, chunk.strength[i], written + i * x.values);
   // V' <- (I - A)^(-1) (B V - B E K S)
-  scale_rows(x.k, x.keys, chunk.read_strength, n, x.keys, x.scaled);
   multiply({.rows = n,
             .columns = x.values,
             .out = written,
             .out_stride = x.values,
-            .first = rows_of(x.scaled, x.keys, state, x.stride, x.key_dim),
+            .first = rows_of(x.k, x.keys, state, x.stride, x.key_dim),
             .start = written,
-            .start_stride = x.values},
+            .start_stride = x.values,
+            .first_factors = chunk.read_strength},
            ahead);
   solve_unit({.n = n, .columns = x.values, .a = x.a, .a_stride = kChunk, .x = written, .x_stride = x.values});
 }
@@ -180,13 +181,13 @@ HWY_NOINLINE void delta_forward(const DeltaCall& call, const Piece& piece, const
       // O <- E Q S + P V', in place where rows need no padding
       const Series<float> o = series(call.o, sequence, head);
       const bool in_place = x.value_dim == x.values;
-      scale_rows(x.q, x.keys, chunk.decays.from_start, chunk.n, x.keys, x.scaled);
       multiply({.rows = chunk.n,
                 .columns = x.values,
                 .out = in_place ? o[chunk.first] : x.o,
                 .out_stride = in_place ? o.stride : x.values,
-                .first = rows_of(x.scaled, x.keys, state, x.stride, x.key_dim),
-                .second = rows_of(x.scores, kChunk, written, x.values, chunk.n, Part::lower)},
+                .first = rows_of(x.q, x.keys, state, x.stride, x.key_dim),
+                .second = rows_of(x.scores, kChunk, written, x.values, chunk.n, Part::lower),
+                .first_factors = chunk.decays.from_start},
                ahead);
       if (!in_place) store_rows(x.o, chunk.n, x.value_dim, 1.0f, o, chunk.first);
       // S' <- e^{G_n} S + (F K)^T V'
@@ -211,14 +212,14 @@ HWY_NOINLINE void delta_score_gradients(const DeltaChunk& chunk, const float* wr
                                         Ahead& ahead) {
   const Tag d;
   const int64_t n = chunk.n;
-  // X <- (I - A)^(-T) (P^T dO + F K dS')
-  scale_rows(x.k, x.keys, chunk.decays.to_end, n, x.keys, x.scaled);
+  // X <- (I - A)^(-T) (F K dS' + P^T dO)
   multiply({.rows = n,
             .columns = x.values,
             .out = x.x,
             .out_stride = x.values,
-            .first = columns_of(x.scores, kChunk, x.o, x.values, n, Part::upper),
-            .second = rows_of(x.scaled, x.keys, x.state, x.stride, x.key_dim)},
+            .first = rows_of(x.k, x.keys, x.state, x.stride, x.key_dim),
+            .second = columns_of(x.scores, kChunk, x.o, x.values, n, Part::upper),
+            .first_factors = chunk.decays.to_end},
            ahead);
   solve_unit(
       {.n = n, .columns = x.values, .a = x.a, .a_stride = kChunk, .x = x.x, .x_stride = x.values, .transposed = true});
@@ -246,40 +247,33 @@ HWY_NOINLINE void delta_score_gradients(const DeltaChunk& chunk, const float* wr
 // dQ, R and W in x.d_q, x.d_read and x.d_write.
 HWY_NOINLINE void delta_key_gradients(const DeltaChunk& chunk, const float* state, const float* written,
                                       const DeltaScratch& x, Ahead& ahead) {
-  const Tag d;
   const int64_t n = chunk.n;
-  const float* const from_start = chunk.decays.from_start;
   transpose(state, x.stride, x.key_dim, x.value_dim, x.state_t, x.stride_t);
-  scale_rows(x.o, x.values, from_start, n, x.values, x.scaled_values);
   multiply({.rows = n,
             .columns = x.keys,
             .out = x.d_q,
             .out_stride = x.keys,
-            .first = rows_of(x.scaled_values, x.values, x.state_t, x.stride_t, x.value_dim),
-            .second = rows_of(x.d_scores, kChunk, x.k, x.keys, n, Part::lower)},
+            .first = rows_of(x.o, x.values, x.state_t, x.stride_t, x.value_dim),
+            .second = rows_of(x.d_scores, kChunk, x.k, x.keys, n, Part::lower),
+            .first_factors = chunk.decays.from_start},
            ahead);
-  for (int64_t i = 0; i < n; ++i) {
-    const Vector factor = hn::Set(d, -from_start[i]);
-    for (int64_t j = i * x.values; j < (i + 1) * x.values; j += kLanes) {
-      hn::StoreU(hn::Mul(factor, hn::LoadU(d, x.x + j)), d, x.scaled_values + j);
-    }
-  }
   multiply({.rows = n,
             .columns = x.keys,
             .out = x.d_read,
             .out_stride = x.keys,
-            .first = rows_of(x.scaled_values, x.values, x.state_t, x.stride_t, x.value_dim),
-            .second = rows_of(x.d_a, kChunk, x.k, x.keys, n, Part::lower)});
+            .first = rows_of(x.x, x.values, x.state_t, x.stride_t, x.value_dim),
+            .second = rows_of(x.d_a, kChunk, x.k, x.keys, n, Part::lower),
+            .first_factors = chunk.minus_from_start});
   transpose(x.state, x.stride, x.key_dim, x.value_dim, x.state_t, x.stride_t);
-  scale_rows(written, x.values, chunk.decays.to_end, n, x.values, x.scaled_values);
   scale_rows(x.k, x.keys, chunk.strength, n, x.keys, x.scaled);
   multiply({.rows = n,
             .columns = x.keys,
             .out = x.d_write,
             .out_stride = x.keys,
-            .first = rows_of(x.scaled_values, x.values, x.state_t, x.stride_t, x.value_dim),
+            .first = rows_of(written, x.values, x.state_t, x.stride_t, x.value_dim),
             .second = columns_of(x.d_scores, kChunk, x.q, x.keys, n, Part::upper),
-            .third = columns_of(x.d_a, kChunk, x.scaled, x.keys, n, Part::upper)});
+            .third = columns_of(x.d_a, kChunk, x.scaled, x.keys, n, Part::upper),
+            .first_factors = chunk.decays.to_end});
 }
 
 // dS' comes in x.state, dS goes out.

@@ -48,25 +48,24 @@ struct LinearBackward {
 struct LinearBackwardScratch {
   LinearBackwardScratch(Carver& carver, int64_t key_dim, int64_t columns)
       : scaled_keys(carver.take(kChunk, padded(key_dim))),
-        scaled_values(carver.take(kChunk, padded(columns))),
         d_scores(carver.take(kChunk, kChunk)),
         values_t(carver.take(columns, kChunk)),
         state_t(carver.take(columns, state_stride(key_dim))) {}
-  float *scaled_keys, *scaled_values, *d_scores, *values_t, *state_t;
+  float *scaled_keys, *d_scores, *values_t, *state_t;
 };
 
 HWY_NOINLINE void linear_backward_chunk(const LinearBackward& x, const Decays& decays,
                                         const LinearBackwardScratch& scratch, Ahead& ahead) {
   const int64_t n = x.n, key_dim = x.key_dim, keys = padded(key_dim), columns = x.columns, values = padded(columns);
   const int64_t stride = state_stride(columns), stride_t = state_stride(key_dim);
-  // dV <- P^T dO + F K dS'
-  scale_rows(x.k, keys, decays.to_end, n, keys, scratch.scaled_keys);
+  // dV <- F K dS' + P^T dO
   multiply({.rows = n,
             .columns = values,
             .out = x.d_v,
             .out_stride = values,
-            .first = columns_of(x.scores, kChunk, x.d_o, values, n, Part::upper),
-            .second = rows_of(scratch.scaled_keys, keys, x.d_state, stride, key_dim)},
+            .first = rows_of(x.k, keys, x.d_state, stride, key_dim),
+            .second = columns_of(x.scores, kChunk, x.d_o, values, n, Part::upper),
+            .first_factors = decays.to_end},
            ahead);
   // D <- (dO V^T) . L
   transpose(x.v, values, n, columns, scratch.values_t, kChunk);
@@ -79,22 +78,22 @@ HWY_NOINLINE void linear_backward_chunk(const LinearBackward& x, const Decays& d
   decayed_scores(decays, n, scratch.d_scores, scratch.d_scores);
   // dQ <- E dO S^T + D K
   transpose(x.state, stride, key_dim, columns, scratch.state_t, stride_t);
-  scale_rows(x.d_o, values, decays.from_start, n, values, scratch.scaled_values);
   multiply({.rows = n,
             .columns = keys,
             .out = x.d_q,
             .out_stride = keys,
-            .first = rows_of(scratch.scaled_values, values, scratch.state_t, stride_t, columns),
-            .second = rows_of(scratch.d_scores, kChunk, x.k, keys, n, Part::lower)});
+            .first = rows_of(x.d_o, values, scratch.state_t, stride_t, columns),
+            .second = rows_of(scratch.d_scores, kChunk, x.k, keys, n, Part::lower),
+            .first_factors = decays.from_start});
   // dK <- F V dS'^T + D^T Q
   transpose(x.d_state, stride, key_dim, columns, scratch.state_t, stride_t);
-  scale_rows(x.v, values, decays.to_end, n, values, scratch.scaled_values);
   multiply({.rows = n,
             .columns = keys,
             .out = x.d_k,
             .out_stride = keys,
-            .first = rows_of(scratch.scaled_values, values, scratch.state_t, stride_t, columns),
-            .second = columns_of(scratch.d_scores, kChunk, x.q, keys, n, Part::upper)});
+            .first = rows_of(x.v, values, scratch.state_t, stride_t, columns),
+            .second = columns_of(scratch.d_scores, kChunk, x.q, keys, n, Part::upper),
+            .first_factors = decays.to_end});
   for (int64_t i = 0; i < n; ++i) {
     x.d_sums[i] = static_cast<double>(dot(x.q + i * keys, x.d_q + i * keys, keys)) -
                   static_cast<double>(dot(x.k + i * keys, x.d_k + i * keys, keys));
@@ -243,19 +242,19 @@ HWY_NOINLINE void linear_forward(const LinearCall& call, const Piece& piece, con
       // O <- skip V + E Q S + P V; in place where rows need no padding
       const Series<float> o = series(call.o, sequence, index);
       const bool in_place = value_dim == x.values;
-      scale_rows(x.q, x.keys, decays.from_start, n, x.keys, x.scaled);
       if (head.skip != 0.0f && !in_place) load_rows(head.v, first, n, value_dim, 1.0f, x.o);
       multiply({.rows = n,
                 .columns = x.values,
                 .out = in_place ? o[first] : x.o,
                 .out_stride = in_place ? o.stride : x.values,
-                .first = rows_of(x.scaled, x.keys, state, x.stride, key_dim),
+                .first = rows_of(x.q, x.keys, state, x.stride, key_dim),
                 .second = rows_of(x.decayed, kChunk, x.v, x.values, n, Part::lower),
                 .start = head.skip == 0.0f ? nullptr
                          : in_place        ? head.v[first]
                                            : x.o,
                 .start_stride = in_place ? head.v.stride : x.values,
-                .factor = head.skip},
+                .factor = head.skip,
+                .first_factors = decays.from_start},
                ahead);
       if (!in_place) store_rows(x.o, n, value_dim, 1.0f, o, first);
       // S' <- e^{G_n} S + (F K)^T V

@@ -49,7 +49,6 @@ struct MesaScratch {
       solved = carver.take(kChunk, keys);
       values_t = carver.take(value_dim, kChunk);
       state_t = carver.take(value_dim, stride_t);
-      scaled_values = carver.take(kChunk, values);
       d_q = carver.take(kChunk, keys);
       d_k = carver.take(kChunk, keys);
       d_written = carver.take(kChunk, columns);
@@ -63,8 +62,8 @@ struct MesaScratch {
   int64_t stride, stride_t;  // of states and of their transposes
   float *written, *k, *weighted_k, *k_t, *weights, *scores, *lambda;
   float *right, *solution, *p, *scaled, *start, *ap, *o, *state;
-  float *solved = nullptr, *values_t = nullptr, *state_t = nullptr, *scaled_values = nullptr, *d_q = nullptr,
-        *d_k = nullptr, *d_written = nullptr, *rest = nullptr;
+  float *solved = nullptr, *values_t = nullptr, *state_t = nullptr, *d_q = nullptr, *d_k = nullptr,
+        *d_written = nullptr, *rest = nullptr;
   int64_t size = 0;
 };
 
@@ -142,7 +141,7 @@ struct Conjugates {
 };
 
 // x and r move along p. Several passes over the rows: in one, each row would wait for its own sums and quotients.
-HWY_NOINLINE void conjugate_step(const MesaScratch& s, const MesaChunk& chunk, Conjugates& c) {
+HWY_NOINLINE void conjugate_step(const MesaScratch& s, Conjugates& c) {
   const Tag d;
   const int64_t keys = s.keys;
   for (int64_t row = 0; row < c.active; ++row) c.next[row] = dot(s.p + row * keys, s.ap + row * keys, keys);
@@ -166,13 +165,11 @@ HWY_NOINLINE void conjugate_step(const MesaScratch& s, const MesaChunk& chunk, C
   for (int64_t row = 0; row < c.active; ++row) {
     if (c.next[row] <= c.enough[row]) continue;
     const Vector along = hn::Set(d, c.factors[row]);
-    const Vector factor = hn::Set(d, chunk.decays.from_start[c.index[row]]);
     const float *const p = s.p + row * keys, *const r = s.right + row * keys;
     for (int64_t j = 0; j < keys; j += kLanes) {
       const Vector rest = hn::LoadU(d, r + j), direction = hn::MulAdd(along, hn::LoadU(d, p + j), rest);
       hn::StoreU(rest, d, s.right + to * keys + j);
       hn::StoreU(direction, d, s.p + to * keys + j);
-      hn::StoreU(hn::Mul(factor, direction), d, s.scaled + to * keys + j);
       hn::StoreU(hn::Mul(hn::LoadU(d, s.lambda + j), direction), d, s.start + to * keys + j);
     }
     c.norms[to] = c.next[row];
@@ -200,7 +197,6 @@ HWY_NOINLINE void solve_mesa(const MesaChunk& chunk, const float* state, int64_t
     for (int64_t j = 0; j < keys; ++j) {
       const float value = right[j];
       s.right[row * keys + j] = s.p[row * keys + j] = value;
-      s.scaled[row * keys + j] = chunk.decays.from_start[i] * value;
       s.start[row * keys + j] = s.lambda[j] * value;
     }
   }
@@ -210,12 +206,13 @@ HWY_NOINLINE void solve_mesa(const MesaChunk& chunk, const float* state, int64_t
               .columns = keys,
               .out = s.ap,
               .out_stride = keys,
-              .first = rows_of(s.scaled, keys, state, s.stride, s.key_dim),
+              .first = rows_of(s.p, keys, state, s.stride, s.key_dim),
               .second = rows_of(s.scores, kChunk, s.k, keys, n, Part::lower),
               .start = s.start,
               .start_stride = keys,
+              .first_factors = chunk.decays.from_start,
               .index = c.index});
-    conjugate_step(s, chunk, c);
+    conjugate_step(s, c);
   }
 }
 
@@ -271,13 +268,13 @@ HWY_NOINLINE void mesa_forward(const MesaCall& call, const Piece& piece, int64_t
     }
     // O <- E Q* G + ((Q* K^T) . W) V
     weighted_scores(x.solution, chunk, chunk.n, all.index, x);
-    scale_rows(x.solution, x.keys, chunk.decays.from_start, chunk.n, x.keys, x.scaled);
     multiply({.rows = chunk.n,
               .columns = x.values,
               .out = x.o,
               .out_stride = x.values,
-              .first = rows_of(x.scaled, x.keys, state + x.keys, x.stride, x.key_dim),
-              .second = rows_of(x.scores, kChunk, x.written + x.keys, x.columns, chunk.n, Part::lower)});
+              .first = rows_of(x.solution, x.keys, state + x.keys, x.stride, x.key_dim),
+              .second = rows_of(x.scores, kChunk, x.written + x.keys, x.columns, chunk.n, Part::lower),
+              .first_factors = chunk.decays.from_start});
     store_rows(x.o, chunk.n, x.value_dim, 1.0f, series(call.o, sequence, head), chunk.first);
     // S' <- e^{G_n} S + (F B K)^T [K | V]
     scale_rows(x.weighted_k, x.keys, chunk.decays.to_end, chunk.n, x.keys, x.scaled);
@@ -313,13 +310,13 @@ HWY_NOINLINE void mesa_right_sides(const MesaChunk& chunk, const float* state, c
     }
   }
   transpose(state + s.keys, s.stride, s.key_dim, s.value_dim, s.state_t, s.stride_t);
-  scale_rows(d_o, s.values, chunk.decays.from_start, n, s.values, s.scaled_values);
   multiply({.rows = n,
             .columns = s.keys,
             .out = s.right,
             .out_stride = s.keys,
-            .first = rows_of(s.scaled_values, s.values, s.state_t, s.stride_t, s.value_dim),
-            .second = rows_of(s.scores, kChunk, s.k, s.keys, n, Part::lower)});
+            .first = rows_of(d_o, s.values, s.state_t, s.stride_t, s.value_dim),
+            .second = rows_of(s.scores, kChunk, s.k, s.keys, n, Part::lower),
+            .first_factors = chunk.decays.from_start});
 }
 
 HWY_NOINLINE void mesa_backward(const MesaCall& call, const Piece& piece, int64_t head, float* memory) {
