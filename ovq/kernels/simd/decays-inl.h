@@ -80,6 +80,18 @@ HWY_INLINE void for_pairs(const Decays& decays, int64_t n, const Body& body) {
   }
 }
 
+// pairs [n, kChunk] <- left right for tokens up to the row's; right of them it may be anything. `right` holds a token's
+// numbers in a column, [depth, kChunk].
+HWY_INLINE void multiply_pairs(int64_t n, const float* left, ptrdiff_t left_stride, const float* right, int64_t depth,
+                               float* pairs) {
+  multiply({.rows = n,
+            .columns = padded(n),
+            .out = pairs,
+            .out_stride = kChunk,
+            .first = rows_of(left, left_stride, right, kChunk, depth),
+            .lower = true});
+}
+
 // Tokens of the chunk that begins with `first`
 HWY_INLINE int64_t chunk_length(const Run& sequence, int64_t first) {
   const int64_t left = sequence.length - first;

@@ -94,16 +94,8 @@ struct DeltaChunk {
 HWY_NOINLINE void delta_scores(const DeltaChunk& chunk, const DeltaScratch& x) {
   const Tag d;
   const int64_t n = chunk.n;
-  const auto product = [&](const float* left, float* out) HWY_ATTR {
-    multiply({.rows = n,
-              .columns = padded(n),
-              .out = out,
-              .out_stride = kChunk,
-              .first = rows_of(left, x.keys, x.k_t, kChunk, x.key_dim),
-              .lower = true});
-  };
-  product(x.q, x.scores);
-  product(x.k, x.a);
+  multiply_pairs(n, x.q, x.keys, x.k_t, x.key_dim, x.scores);
+  multiply_pairs(n, x.k, x.keys, x.k_t, x.key_dim, x.a);
   for_pairs(chunk.decays, n, [&](int64_t i, int64_t j, Vector pair) HWY_ATTR {
     const int64_t at = i * kChunk + j;
     const auto seen = hn::Ne(pair, hn::Zero(d));  // right of the diagonal scores may be anything
@@ -224,16 +216,8 @@ HWY_NOINLINE void delta_score_gradients(const DeltaChunk& chunk, const float* wr
   solve_unit(
       {.n = n, .columns = x.values, .a = x.a, .a_stride = kChunk, .x = x.x, .x_stride = x.values, .transposed = true});
   transpose(written, x.values, n, x.value_dim, x.written_t, kChunk);
-  const auto product = [&](const float* left, float* out) HWY_ATTR {
-    multiply({.rows = n,
-              .columns = padded(n),
-              .out = out,
-              .out_stride = kChunk,
-              .first = rows_of(left, x.values, x.written_t, kChunk, x.value_dim),
-              .lower = true});
-  };
-  product(x.o, x.d_scores);
-  product(x.x, x.d_a);
+  multiply_pairs(n, x.o, x.values, x.written_t, x.value_dim, x.d_scores);
+  multiply_pairs(n, x.x, x.values, x.written_t, x.value_dim, x.d_a);
   for_pairs(chunk.decays, n, [&](int64_t i, int64_t j, Vector pair) HWY_ATTR {
     const int64_t at = i * kChunk + j;
     const auto seen = hn::Ne(pair, hn::Zero(d));

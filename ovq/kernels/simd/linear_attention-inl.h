@@ -69,12 +69,7 @@ HWY_NOINLINE void linear_backward_chunk(const LinearBackward& x, const Decays& d
            ahead);
   // D <- (dO V^T) . L
   transpose(x.v, values, n, columns, scratch.values_t, kChunk);
-  multiply({.rows = n,
-            .columns = padded(n),
-            .out = scratch.d_scores,
-            .out_stride = kChunk,
-            .first = rows_of(x.d_o, values, scratch.values_t, kChunk, columns),
-            .lower = true});
+  multiply_pairs(n, x.d_o, values, scratch.values_t, columns, scratch.d_scores);
   decayed_scores(decays, n, scratch.d_scores, scratch.d_scores);
   // dQ <- E dO S^T + D K
   transpose(x.state, stride, key_dim, columns, scratch.state_t, stride_t);
@@ -178,12 +173,7 @@ HWY_INLINE void load_keys_and_scores(const LinearCall& call, const Run& sequence
   load_rows(series(call.q, sequence, group), first, n, key_dim, call.scale, x.q);
   load_rows(series(call.k, sequence, group), first, n, key_dim, 1.0f, x.k);
   transpose(x.k, x.keys, n, key_dim, x.k_t, kChunk);
-  multiply({.rows = n,
-            .columns = padded(n),
-            .out = x.scores,
-            .out_stride = kChunk,
-            .first = rows_of(x.q, x.keys, x.k_t, kChunk, key_dim),
-            .lower = true});
+  multiply_pairs(n, x.q, x.keys, x.k_t, key_dim, x.scores);
 }
 
 // What a head will load of a chunk, over two products; queries and keys too if it is the first of its group.

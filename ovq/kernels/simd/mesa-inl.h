@@ -295,12 +295,7 @@ HWY_NOINLINE void mesa_right_sides(const MesaChunk& chunk, const float* state, c
   const Tag d;
   const int64_t n = chunk.n;
   transpose(s.written + s.keys, s.columns, n, s.value_dim, s.values_t, kChunk);
-  multiply({.rows = n,
-            .columns = padded(n),
-            .out = s.scores,
-            .out_stride = kChunk,
-            .first = rows_of(d_o, s.values, s.values_t, kChunk, s.value_dim),
-            .lower = true});
+  multiply_pairs(n, d_o, s.values, s.values_t, s.value_dim, s.scores);
   for (int64_t i = 0; i < n; ++i) {
     for (int64_t j = 0; j < padded(n); j += kLanes) {
       const int64_t at = i * kChunk + j;
