@@ -34,6 +34,10 @@ struct TrainArguments {
   bool shard_optimizer = false;
 };
 
+bool holds_null(const json& value) {
+  return value.is_null() || (value.is_structured() && std::any_of(value.begin(), value.end(), holds_null));
+}
+
 // Defaults, then the file, then the flags.
 train::PreparedRun prepare(const TrainArguments& arguments) {
   try {
@@ -168,6 +172,9 @@ void add_train(CLI::App& app) {
             [arguments, flag, name](const std::string& text) {
               const json value = json::parse(text, nullptr, false);
               if (!value.is_object()) throw CLI::ValidationError(flag, "\"" + text + "\" is not a JSON object");
+              if (holds_null(value))
+                throw CLI::ValidationError(flag,
+                                           "\"" + text + "\" has a null; expected values: leave out what is to stay");
               arguments->flags[name] = value;
             },
             help)

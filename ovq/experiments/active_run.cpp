@@ -129,14 +129,18 @@ void ActiveRun::answer_questions() {
   process_ = std::make_unique<ChildProcess>(command, output(planned_.experiment.evaluations.size()), log());
 }
 
-// What two requests both ask for counts once.
+// What two requests both ask for counts once, with groups of targets if one of them wants these.
 void ActiveRun::read_evaluations(size_t index) {
   std::ifstream in(output(index));
   for (json evaluation : json::parse(in)) {
     if (!planned_.experiment.evaluations[index].groups) evaluation.erase("groups");
-    const bool known = std::any_of(evaluations_.begin(), evaluations_.end(),
-                                   [&](const json& other) { return train::same_question(other, evaluation); });
-    if (!known) evaluations_.push_back(std::move(evaluation));
+    const auto known = std::find_if(evaluations_.begin(), evaluations_.end(),
+                                    [&](const json& other) { return train::same_question(other, evaluation); });
+    if (known == evaluations_.end()) {
+      evaluations_.push_back(std::move(evaluation));
+    } else if (evaluation.contains("groups")) {
+      *known = std::move(evaluation);
+    }
   }
 }
 

@@ -31,7 +31,8 @@ cat >experiments/short.json <<'SET'
   "name": "pair", "shows": "two short runs", "claims": [1], "seeds": [3, 4],
   "options": {"scale": "tiny", "steps": 150, "tokens_per_step": 256, "lengths": [16], "warmup": 5, "eval_every": 0,
               "eval_rows": 2, "checkpoint_every": 4},
-  "evaluations": [{"lengths": [16, 32], "rows": 4, "keep": [1, 0.2]}, {"lengths": [16], "rows": 4, "centroids": [8]}],
+  "evaluations": [{"lengths": [16, 32], "rows": 4, "keep": [1, 0.2]}, {"lengths": [16], "rows": 4, "centroids": [8]},
+                  {"lengths": [32], "rows": 4, "groups": true}],
   "experiments": [{"name": "sw-ovq", "options": {"model": "sw-ovq"}},
                   {"name": "sw-nope", "options": {"model": "sw-nope"}}]}]}
 SET
@@ -52,6 +53,9 @@ for run in sw-ovq-3 sw-ovq-4 sw-nope-3 sw-nope-4; do
   [[ -s results/short/pair/$run.json ]] || failed "no result of $run"
 done
 [[ ! -e runs/short/pair/sw-ovq-3 ]] || failed 'the directory of a finished run is still there'
+# Without dictionaries the first and the last request ask the same of 32 tokens.
+(($(grep -c '"groups"' results/short/pair/sw-nope-3.json) == 1)) || failed 'one evaluation of sw-nope has no groups'
+(($(grep -c '"length": 32' results/short/pair/sw-nope-3.json) == 1)) || failed 'sw-nope has one result twice'
 expect 0 '4 runs, 4 of them done' "$ovq" reproduce short
 killed=(--only sw-ovq --out again --runs "$work/killed" --jobs 2 --keep-runs)
 trains() { pgrep -f -- "--resume $work/killed" >/dev/null; }
