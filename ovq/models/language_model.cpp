@@ -190,6 +190,12 @@ void LanguageModel::check_state(const Tensor& tokens, ModelState& state) const {
   }
   check(state.layers.size() == blocks_.size(), "model", "state has ", state.layers.size(), " layers; must have ",
         blocks_.size());
+  for (size_t layer = 0; layer < blocks_.size(); ++layer) {
+    check(state.layers[layer].position == state.position(), "model", "state's layers have read ", state.position(),
+          " and ", state.layers[layer].position,
+          " tokens, after a call that failed in one of them; must be as many: go on "
+          "from a copy made before");
+  }
   for (size_t layer = 0; layer < blocks_.size() && tokens.dim() == 2; ++layer) {
     blocks_[layer]->mixer->check_state(state.layers[layer], tokens.size(0));
   }

@@ -148,6 +148,25 @@ TEST_F(LanguageModelFiles, DamagedStatesAreErrors) {
             "[model] state has 3 layers; must have 2");
 }
 
+TEST(LanguageModel, StateOfACallThatFailedHalfway) {
+  const auto model = tiny("sw-ovq");
+  const torch::NoGradGuard no_grad;
+  ModelState state;
+  model->forward(some_tokens(1, 20), state);
+  ModelState before = state.clone();
+  auto parameters = model->named_parameters();
+  Tensor& weight = parameters["layers.1.mixer.q_proj.weight"];
+  const Tensor good = weight.detach().clone();
+  weight.set_data(at::zeros({3, 3}));
+  EXPECT_ANY_THROW(model->step(some_tokens(1, 1), state));
+  weight.set_data(good);
+  EXPECT_EQ(
+      message_of<std::invalid_argument>([&] { model->step(some_tokens(1, 1), state); }),
+      "[model] state's layers have read 21 and 20 tokens, after a call that failed in one of them; must be as many: "
+      "go on from a copy made before");
+  EXPECT_NO_THROW(model->step(some_tokens(1, 1), before));
+}
+
 TEST(LanguageModel, PackedEqualsAlone) {
   const torch::NoGradGuard no_grad;
   for (const char* pattern : kPatterns) {

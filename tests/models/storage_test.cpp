@@ -119,7 +119,7 @@ class StoredSessions : public ScratchDirectory {
                    }});
     return text;
   }
-  const std::string prompt = std::string(400, 'a') + "bcde fgh";
+  const std::string prompt = std::string("bcde fgh").insert(0, 400, 'a');
 };
 
 TEST_F(StoredSessions, FilesKeepTheDtypeAndGoOn) {
