@@ -112,7 +112,7 @@ std::vector<double> in_double(const Tensor& x) {
   return {dense.data_ptr<double>(), dense.data_ptr<double>() + dense.numel()};
 }
 
-// Output and all gradients, at a length of two chunks and a part. Throws Mismatch.
+// Output and all gradients, at a length of several chunks and a part. Throws Mismatch.
 void check_recurrence_case(const RecurrenceJob& job) {
   RecurrenceShape shape = job.shape;
   shape.batch = std::min<int64_t>(shape.batch, 2);

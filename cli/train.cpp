@@ -38,11 +38,19 @@ bool holds_null(const json& value) {
   return value.is_null() || (value.is_structured() && std::any_of(value.begin(), value.end(), holds_null));
 }
 
+// Merged with others a null would take something away, or vanish.
+void refuse_nulls(const json& options, const std::string& where) {
+  if (holds_null(options)) throw UsageError(where + " holds null; give a value, or leave the field out to keep it");
+}
+
 // Defaults, then the file, then the flags.
 train::PreparedRun prepare(const TrainArguments& arguments) {
   try {
     json options = arguments.config.empty() ? json::object() : read_json_file(arguments.config);
     if (!options.is_object()) throw std::invalid_argument(arguments.config + " must hold an object of options");
+    for (const char* name : {"task_options", "model_options"}) {
+      if (options.contains(name)) refuse_nulls(options[name], arguments.config + ": " + name);
+    }
     options.merge_patch(arguments.flags);
     if (arguments.flags.contains("phases")) train::phases_from_json(arguments.flags["phases"]);  // null would be none
     if (arguments.flags.contains("phases") && arguments.flags.contains("steps"))
@@ -172,9 +180,7 @@ void add_train(CLI::App& app) {
             [arguments, flag, name](const std::string& text) {
               const json value = json::parse(text, nullptr, false);
               if (!value.is_object()) throw CLI::ValidationError(flag, "\"" + text + "\" is not a JSON object");
-              if (holds_null(value))
-                throw CLI::ValidationError(flag,
-                                           "\"" + text + "\" has a null; expected values: leave out what is to stay");
+              refuse_nulls(value, flag);
               arguments->flags[name] = value;
             },
             help)

@@ -138,7 +138,7 @@ void ActiveRun::read_evaluations(size_t index) {
                                     [&](const json& other) { return train::same_question(other, evaluation); });
     if (known == evaluations_.end()) {
       evaluations_.push_back(std::move(evaluation));
-    } else if (evaluation.contains("groups")) {
+    } else if (evaluation.contains("groups") && !known->contains("groups")) {
       *known = std::move(evaluation);
     }
   }

@@ -90,10 +90,10 @@ class ChunkUnwrite {
   void pop_log() {
     for (int64_t p = 0; p < options_.chunk; ++p) {
       const int32_t a = write_.assignment[p];
-      if (a >= 0 && a < size_ && members_.first[a] == p) ++overwritten_rows_;
+      if (a >= 0 && a < size_ && members_.first[a] == p) ++overwritten_count_;
     }
-    log_.entries -= overwritten_rows_;
-    if (options_.normalize) log_.norms -= overwritten_rows_ + write_.new_count;
+    log_.entries -= overwritten_count_;
+    if (options_.normalize) log_.norms -= overwritten_count_ + write_.new_count;
   }
 
   void undo_normalization() {
@@ -101,7 +101,7 @@ class ChunkUnwrite {
     const auto undo = [&](int64_t row) {
       normalize_gradient(key_gradient(row), dictionary_.key(row), *norm++, key_dim_);
     };
-    for (int64_t i = 0; i < overwritten_rows_; ++i) undo(log_.centroid[log_.entries + i]);
+    for (int64_t i = 0; i < overwritten_count_; ++i) undo(log_.centroid[log_.entries + i]);
     for (int64_t i = 0; i < write_.new_count; ++i) undo(size_ + i);
   }
 
@@ -111,13 +111,13 @@ class ChunkUnwrite {
       mean_gradient(value_gradient(row), gradient_.shrinkage[row], dictionary_.value(row), rows_.shrinkage[row],
                     value_dim_);
     };
-    for (int64_t i = 0; i < overwritten_rows_; ++i) turn(log_.centroid[log_.entries + i]);
+    for (int64_t i = 0; i < overwritten_count_; ++i) turn(log_.centroid[log_.entries + i]);
     for (int64_t i = size_; i < dictionary_.size; ++i) {
       if (joined(i)) turn(i);
     }
   }
 
-  // The chunk's tokens get their rows back.
+  // The founders' gradients step aside: the chunk's tokens get their rows back.
   void set_founders_aside() {
     for (int64_t i = 0; i < write_.new_count; ++i) {
       float* to = founders_ + i * founder_floats();
@@ -183,8 +183,8 @@ class ChunkUnwrite {
     }
   }
 
-  // What the row of a centroid that `joined` tokens joined was before; also takes its count back.
-  void share_with_row_before(const Written& to, int64_t joined, int64_t entry) const {
+  // The row as it was before `tokens` tokens joined it; takes its count back, too.
+  void share_with_row_before(const Written& to, int64_t tokens, int64_t entry) const {
     const int64_t centroid = to.row;
     const float *key = logged(entry), *value = key + key_dim_;
     const float shrinkage = options_.value_norms ? log_.shrinkage[entry] : 1.0f;
@@ -196,9 +196,9 @@ class ChunkUnwrite {
       gradient_.log_counts[centroid] = log_weight_gradient(to, {key, value, count}, shrinkage);
       set_weight(rows_, centroid, count);
     } else {
-      const int64_t count = rows_.counts[centroid] - joined;
+      const int64_t count = rows_.counts[centroid] - tokens;
       share =
-          options_.rate ? 1.0f - static_cast<float>(joined) * *options_.rate : static_cast<float>(count) / count_after;
+          options_.rate ? 1.0f - static_cast<float>(tokens) * *options_.rate : static_cast<float>(count) / count_after;
       set_count(rows_, centroid, count);
     }
     scaled_copy(to.g_key, share, key_dim_, key_gradient(centroid));
@@ -213,7 +213,7 @@ class ChunkUnwrite {
   }
 
   void restore_rows() {
-    for (int64_t entry = log_.entries; entry < log_.entries + overwritten_rows_; ++entry) {
+    for (int64_t entry = log_.entries; entry < log_.entries + overwritten_count_; ++entry) {
       const int32_t row = log_.centroid[entry];
       copy_row(logged(entry), key_dim_, dictionary_.key(row));
       copy_row(logged(entry) + key_dim_, value_dim_, dictionary_.value(row));
@@ -232,7 +232,7 @@ class ChunkUnwrite {
   const int64_t key_dim_, value_dim_;
   const Members members_;
   float* const founders_;  // their gradients
-  int64_t overwritten_rows_ = 0;
+  int64_t overwritten_count_ = 0;
 };
 
 }  // namespace

@@ -8,14 +8,8 @@
 
 namespace ovq::kernels::detail {
 
-inline float norm_of(const float* row, int64_t dim) {
-  double squares = 0.0;
-  for (int64_t i = 0; i < dim; ++i) squares += static_cast<double>(row[i]) * row[i];
-  return static_cast<float>(std::sqrt(squares));
-}
-
-// update_row of the mean `shrinkage` * row; the row is then that mean with the norm that its tokens
-// have on average. A mean of zero stays, and its norm is forgotten.
+// update_row of the mean `shrinkage` * row; the row is then that mean with the norm that its tokens have on average. A
+// mean of zero stays, and its norm is forgotten.
 template <class WeightOf>
 void update_value(float* row, float& shrinkage, const float* tokens, int64_t stride, const Members& members,
                   int32_t member, float rate, int64_t dim, float* sum, const WeightOf& weight_of) {

@@ -2,6 +2,7 @@
 // instructions. A call of memcpy, or a loop that first finds out whether its rows overlap, costs more than the work.
 #pragma once
 
+#include <cmath>
 #include <cstdint>
 #include <cstring>
 
@@ -33,6 +34,12 @@ inline void update_row_by(const float* from, int64_t dim, float* to, const F& f)
     std::memcpy(to + i, y, sizeof(y));
   }
   for (; i < dim; ++i) to[i] = f(from[i], to[i]);
+}
+
+inline float norm_of(const float* row, int64_t dim) {
+  double squares = 0.0;
+  for (int64_t i = 0; i < dim; ++i) squares += static_cast<double>(row[i]) * row[i];
+  return static_cast<float>(std::sqrt(squares));
 }
 
 }  // namespace ovq::kernels::detail

@@ -24,7 +24,7 @@ expect 2 'did you mean "--steps"' "$ovq" train --stepps 3
 expect 2 'did you mean "train"' "$ovq" trian
 expect 2 'tiny' "$ovq" train --scale huge --out "$work/run"
 expect 2 'is not a JSON object' "$ovq" train --task-options '[1]' --out "$work/run"
-expect 2 'has a null; expected values' "$ovq" train --model-options '{"mixers": {"sw": {"window": null}}}' --out "$work/run"
+expect 2 '--model-options holds null; give a value' "$ovq" train --model-options '{"mixers": {"sw": {"window": null}}}' --out "$work/run"
 expect 1 'cannot open' "$ovq" train --config "$work/none.json"
 expect 1 'is not a run' "$ovq" train --resume "$work/none"
 expect 1 'is not a run' "$ovq" eval "$work/none"
