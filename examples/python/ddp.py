@@ -1,7 +1,7 @@
 """Trains a language model of sliding-window and OVQ-attention layers on two processes with DistributedDataParallel.
 
     PYTHONPATH=build/release/python /usr/bin/python3 examples/python/ddp.py
-    PYTHONPATH=build/release/python torchrun --nproc-per-node 2 examples/python/ddp.py
+    PYTHONPATH=build/release/python torchrun --nproc_per_node 2 examples/python/ddp.py
 
 Both ranks draw the same batch and take every other row of it (rank r of R takes rows r, r + R, ...), so that any number of processes sees the same data.
 """
