@@ -3,12 +3,14 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cmath>
 #include <cstdint>
 #include <limits>
 #include <optional>
 #include <vector>
 
+#include "ovq/kernels/parallel.h"
 #include "ovq/kernels/reference/attention.h"
 #include "tests/kernels/compare.h"
 #include "tests/kernels/fixtures.h"
@@ -256,6 +258,41 @@ TEST_P(Attention, PiecesOfQueriesAreTheWhole) {
       first += count;
     }
     ASSERT_EQ(first, 600);
+  }
+}
+
+// The last tokens, whose heads are read together, as those of a call with all tokens.
+TEST_P(Attention, AFewTokensOfManyHeads) {
+  for (const auto [batch, query_heads, kv_heads] : {std::array<int64_t, 3>{1, 11, 11}, {3, 8, 4}, {2, 17, 17}}) {
+    for (const int64_t window : {0, 20, 600}) {
+      const AttentionProblem problem({.batch = batch,
+                                      .queries = 700,
+                                      .query_heads = query_heads,
+                                      .kv_heads = kv_heads,
+                                      .key_dim = 20,
+                                      .value_dim = 17,
+                                      .window = window});
+      const AttentionValues<float> whole = run(problem);
+      for (const int64_t count : {1, 2}) {
+        AttentionInputs in = problem.inputs();
+        in.query_offset = 700 - count;
+        in.q.data = in.q.row(0, in.query_offset, 0);
+        in.q.time = count;
+        std::vector<float> expected;
+        for (int64_t b = 0; b < batch; ++b) {
+          const auto end = whole.o.begin() + (b + 1) * 700 * query_heads * 17;
+          expected.insert(expected.end(), end - count * query_heads * 17, end);
+        }
+        for (const int threads : {1, 2, 5, 64}) {
+          set_threads(threads);
+          const Tensor o({batch, count, query_heads, 17});
+          attention_forward(in, {o.view(), {}});
+          EXPECT_TRUE(same_bits(o.values(), expected)) << problem.c << ", " << count << " at the end, " << threads;
+          EXPECT_TRUE(o.fences_intact());
+        }
+        set_threads(0);
+      }
+    }
   }
 }
 

@@ -14,6 +14,7 @@
 #include <cstdint>
 #include <cstring>
 #include <limits>
+#include <span>
 #include <type_traits>
 
 #include "hwy/cache_control.h"
@@ -29,59 +30,17 @@ namespace ovq::kernels::detail {
 namespace HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-inline constexpr int kFewRows = 5;  // queries and searched keys together
-static_assert(kFewRows >= kNarrowWindowRows);
 inline constexpr int kValueRows = 8;  // values summed together: sequential reading, accumulators in L1
-
-struct FewRows {
-  const float* rows;  // [queries + searched][key_dim]
-  int queries, searched;
-  float scale[kFewRows];  // beta log2(e) of each query
-  float best_similarity[kFewRows];
-  int32_t best_centroid[kFewRows];
-  float* scores[kFewRows];  // of each query
-};
-
-// Scores of the keys [begin, end) of a run, which lie at `rows`; with `search` the nearest key of the searched rows
-// too.
-template <int R, class T>
-HWY_NOINLINE void score_keys(FewRows& few, const KeyRun& keys, const T* rows, int64_t begin, int64_t end, int64_t dim,
-                             bool search) {
-  const PanelTag d;
-  alignas(64) float dot[R][kKeyGroup];
-  alignas(64) float bias[kKeyGroup] = {};
-  for (int64_t key = begin; key < end; key += kKeyGroup) {
-    const int64_t count = std::min(kKeyGroup, end - key);
-    dot_key_group<R>(few.rows, rows + key * keys.key_stride, keys.key_stride, count, dim, dot);
-    if (keys.log_counts != nullptr) std::memcpy(bias, keys.log_counts + key, count * sizeof(float));
-    for (int r = 0; r < few.queries; ++r) {
-      alignas(64) float s[kKeyGroup];
-      for (int64_t x = 0; x < kKeyGroup; x += kLanes) {
-        hn::Store(hn::MulAdd(hn::Load(d, dot[r] + x), hn::Set(d, few.scale[r]), hn::Load(d, bias + x)), d, s + x);
-      }
-      std::memcpy(few.scores[r] + key, s, count * sizeof(float));
-    }
-    for (int r = few.queries; search && r < R; ++r) {
-      const int searched = r - few.queries;
-      for (int64_t i = 0; i < count; ++i) {
-        if (dot[r][i] > few.best_similarity[searched]) {
-          few.best_similarity[searched] = dot[r][i];
-          few.best_centroid[searched] = static_cast<int32_t>(key + i);
-        }
-      }
-    }
-  }
-}
 
 struct RowSoftmax {
   float max = kLowest, sum = 0.0f;
 };
 
 // scores <- p of the keys [begin, end), as softmax_tile does; returns 2^(m - m'). The sum is bound by the latency of
-// its additions: the memory meanwhile fetches `values`, a line per key.
+// its additions: meanwhile values are fetched, a line per key.
 template <class T>
 HWY_NOINLINE float softmax_row(RowSoftmax& state, float* HWY_RESTRICT scores, int64_t begin, int64_t end,
-                               const T* values) {
+                               RowsAhead<T> values) {
   const PanelTag d;
   alignas(64) float lanes[kLanes];
   PanelVector maxima = hn::Set(d, state.max);
@@ -95,7 +54,7 @@ HWY_NOINLINE float softmax_row(RowSoftmax& state, float* HWY_RESTRICT scores, in
   float sum = 0.0f;
   for (int64_t key = begin; key < end; key += kLanes) {
     const int64_t count = std::min<int64_t>(kLanes, end - key);
-    for (int line = 0; line < kLanes; ++line, values += kLineOf<T>) hwy::Prefetch(values);
+    for (int line = 0; line < kLanes; ++line) values.fetch_line();
     std::memset(lanes, 0, sizeof(lanes));
     std::memcpy(lanes, scores + key, count * sizeof(float));
     hn::Store(exp2(d, hn::Sub(hn::Load(d, lanes), hn::Set(d, max))), d, lanes);
@@ -130,114 +89,208 @@ HWY_NOINLINE void accumulate_row(const float* p, const T* values, int64_t stride
   }
 }
 
+// The queries of one head on their way through its keys, and keys to search its dictionary for: R rows in all.
 template <int R>
-HWY_NOINLINE void forward_few_rows(const ForwardBlock& block, Workspace& workspace) {
-  const Reading& reading = *block.reading;
-  const int64_t dim = reading.key_dim;
-  const int64_t dictionary = reading.dictionary.count;
-  const int64_t first = block.rows == 0 ? 0 : reading.first(block.first_row);
-  const int64_t last = block.rows == 0 ? -1 : reading.last(block.first_row + block.rows - 1);
-  const int64_t score_floats = round_up(dictionary + last + 1, kKeyGroup);
-  FewRows few;
-  few.queries = static_cast<int>(block.rows);
-  few.searched = static_cast<int>(block.search_count);
-  float* rows = workspace.packed.ensure(R * dim + 2 * padded(reading.value_dim));
-  float* acc = rows + R * dim;
-  float* out = acc + padded(reading.value_dim);
-  float* scores = workspace.scores.ensure(block.rows * score_floats);
-  few.rows = rows;
-  for (int r = 0; r < few.queries; ++r) {
-    const int64_t row = block.first_row + r;
-    const float* q = reading.q.at(row, reading.group);
-    if (reading.rotary != nullptr) {
-      rotate(q, reading.rotary + row / reading.group * dim, dim, 1.0f, rows + r * dim);
-    } else {
-      std::memcpy(rows + r * dim, q, dim * sizeof(float));
-    }
-    few.scale[r] = reading.beta_of(row) * kLog2E;
-    few.scores[r] = scores + r * score_floats;
+class FewRows {
+ public:
+  static int64_t row_floats(const Reading& reading) {
+    return R * (reading.key_dim + padded(reading.value_dim)) + padded(reading.value_dim);
   }
-  for (int r = 0; r < few.searched; ++r) {
-    std::memcpy(rows + (few.queries + r) * dim, block.search + r * block.search_stride, dim * sizeof(float));
-    few.best_similarity[r] = -std::numeric_limits<float>::infinity();
-    few.best_centroid[r] = 0;
+  static int64_t score_floats(const ForwardBlock& block) {
+    const int64_t last = block.rows == 0 ? -1 : block.reading->last(block.first_row + block.rows - 1);
+    return round_up(block.reading->dictionary.count + last + 1, kKeyGroup);
   }
 
-  if (reading.dictionary.narrow()) {
-    score_keys<R>(few, reading.dictionary, reading.dictionary.narrow_keys, 0, dictionary, dim, true);
-  } else {
-    score_keys<R>(few, reading.dictionary, reading.dictionary.keys, 0, dictionary, dim, true);
-  }
-  for (int r = 0; r < few.queries; ++r) few.scores[r] += dictionary;
-  if (few.queries > 0 && reading.window.narrow()) {
-    score_keys<R>(few, reading.window, reading.window.narrow_keys, first, last + 1, dim, false);
-  } else if (few.queries > 0) {
-    score_keys<R>(few, reading.window, reading.window.keys, first, last + 1, dim, false);
-  }
-  for (int r = 0; r < few.searched; ++r) {
-    block.best_similarity[r] = few.best_similarity[r];
-    block.best_centroid[r] = few.best_centroid[r];
-  }
-
-  for (int r = 0; r < few.queries; ++r) {
-    const int64_t row = block.first_row + r;
-    RowSoftmax softmax;
-    std::memset(out, 0, reading.value_dim * sizeof(float));
-    // In the steps of a panel: of kTile keys, or all at once.
-    const auto read = [&](const auto* values, int64_t stride, float* p, int64_t begin, int64_t end,
-                          int64_t step) HWY_ATTR {
-      for (int64_t tile = begin / step * step; tile < end; tile += step) {
-        const int64_t tile_begin = std::max(begin, tile), tile_end = std::min(end, tile + step);
-        const float rescale =
-            softmax_row(softmax, p, tile_begin, tile_end, values + (tile_begin + kValueRows) * stride);
-        accumulate_row(p, values, stride, tile_begin, tile_end, reading.value_dim, rescale, acc, out);
+  // `rows` has row_floats(), `scores` score_floats() for each query.
+  void begin(const ForwardBlock& block, float* rows, float* scores) {
+    block_ = &block;
+    const Reading& reading = *block.reading;
+    const int64_t dim = reading.key_dim;
+    queries_ = static_cast<int>(block.rows);
+    searched_ = static_cast<int>(block.search_count);
+    rows_ = rows;
+    out_ = rows + R * dim;
+    acc_ = out_ + R * padded(reading.value_dim);
+    for (int r = 0; r < queries_; ++r) {
+      const int64_t row = block.first_row + r;
+      const float* q = reading.q.at(row, reading.group);
+      if (reading.rotary != nullptr) {
+        rotate(q, reading.rotary + row / reading.group * dim, dim, 1.0f, rows + r * dim);
+      } else {
+        std::memcpy(rows + r * dim, q, dim * sizeof(float));
       }
-    };
-    const KeyRun& centroids = reading.dictionary;
-    float* const p = few.scores[r] - dictionary;
-    if (centroids.narrow()) {
-      read(centroids.narrow_values, centroids.value_stride, p, 0, dictionary, kTile);
-    } else {
-      read(centroids.values, centroids.value_stride, p, 0, dictionary, kTile);
+      scale_[r] = reading.beta_of(row) * kLog2E;
+      scores_[r] = scores + r * score_floats(block);
+      softmax_[r] = {};
+      std::memset(out(r), 0, reading.value_dim * sizeof(float));
     }
-    const int64_t window_end = reading.last(row) + 1;
-    const int64_t window_step = reading.walked_span() > 0 ? window_end : kTile;
-    const KeyRun& window = reading.window;
-    if (window.narrow()) {
-      read(window.narrow_values, window.value_stride, few.scores[r], reading.first(row), window_end, window_step);
-    } else {
-      read(window.values, window.value_stride, few.scores[r], reading.first(row), window_end, window_step);
+    for (int r = 0; r < searched_; ++r) {
+      std::memcpy(rows + (queries_ + r) * dim, block.search + r * block.search_stride, dim * sizeof(float));
+      block.best_similarity[r] = -std::numeric_limits<float>::infinity();
+      block.best_centroid[r] = 0;
     }
-    const float inverse = 1.0f / softmax.sum;
-    float* o = block.o.at(row, reading.group);
-    for (int64_t i = 0; i < reading.value_dim; ++i) o[i] = out[i] * inverse;
-    if (block.lse.data != nullptr) {
+  }
+
+  // All of the dictionary.
+  void score_dictionary() {
+    const KeyRun& keys = block_->reading->dictionary;
+    with_stored(keys, [&](const auto* stored, const auto*) HWY_ATTR { score(keys, stored, 0, keys.count, 0); });
+  }
+  void read_dictionary() {
+    const KeyRun& keys = block_->reading->dictionary;
+    with_stored(keys, [&](const auto*, const auto* stored) HWY_ATTR {
+      for (int r = 0; r < queries_; ++r) {
+        for (int64_t tile = 0; tile < keys.count; tile += kTile) {
+          read(r, keys, stored, tile, std::min(tile + kTile, keys.count), 0);
+        }
+      }
+    });
+  }
+
+  int64_t window_begin() const { return block_->reading->first(block_->first_row); }
+  int64_t window_end() const { return block_->reading->last(block_->first_row + queries_ - 1) + 1; }
+  // Of the window's keys [begin, end) those that some query sees, begin a multiple of kKeyGroup behind window_begin().
+  void score_window(int64_t begin, int64_t end) {
+    const KeyRun& keys = block_->reading->window;
+    with_stored(keys, [&](const auto* stored, const auto*) HWY_ATTR {
+      score(keys, stored, begin, std::min(end, window_end()), block_->reading->dictionary.count);
+    });
+  }
+  // Of the window's keys [begin, end) those that a query sees, in one step of the running softmax, as panels do it.
+  void read_window(int64_t begin, int64_t end) {
+    const Reading& reading = *block_->reading;
+    with_stored(reading.window, [&](const auto*, const auto* stored) HWY_ATTR {
+      for (int r = 0; r < queries_; ++r) {
+        const int64_t row = block_->first_row + r, row_end = reading.last(row) + 1;
+        read(r, reading.window, stored, std::max(begin, reading.first(row)), std::min(end, row_end),
+             reading.dictionary.count);
+      }
+    });
+  }
+
+  void finish() const {
+    const Reading& reading = *block_->reading;
+    for (int r = 0; r < queries_; ++r) {
+      const int64_t row = block_->first_row + r;
+      const float inverse = 1.0f / softmax_[r].sum;
+      float* o = block_->o.at(row, reading.group);
+      for (int64_t i = 0; i < reading.value_dim; ++i) o[i] = out(r)[i] * inverse;
+      if (block_->lse.data == nullptr) continue;
       alignas(64) float max[kLanes], sum[kLanes], lse[kLanes];
-      hn::Store(hn::Set(PanelTag(), softmax.max), PanelTag(), max);
-      hn::Store(hn::Set(PanelTag(), softmax.sum), PanelTag(), sum);
+      hn::Store(hn::Set(PanelTag(), softmax_[r].max), PanelTag(), max);
+      hn::Store(hn::Set(PanelTag(), softmax_[r].sum), PanelTag(), sum);
       log_sum_exp(max, sum, lse);
-      *block.lse.at(row, reading.group) = lse[0];
+      *block_->lse.at(row, reading.group) = lse[0];
     }
+  }
+
+ private:
+  float* out(int r) const { return out_ + r * padded(block_->reading->value_dim); }
+
+  template <class F>
+  static HWY_INLINE void with_stored(const KeyRun& keys, const F& f) {
+    if (keys.narrow()) return f(keys.narrow_keys, keys.narrow_values);
+    f(keys.keys, keys.values);
+  }
+
+  // Scores of the keys [begin, end) of a run, `offset` behind the first; in the dictionary the nearest key of the
+  // searched rows too.
+  template <class T>
+  HWY_NOINLINE void score(const KeyRun& keys, const T* stored, int64_t begin, int64_t end, int64_t offset) {
+    const PanelTag d;
+    const int64_t dim = block_->reading->key_dim;
+    const bool search = &keys == &block_->reading->dictionary;
+    alignas(64) float dot[R][kKeyGroup];
+    alignas(64) float bias[kKeyGroup] = {};
+    for (int64_t key = begin; key < end; key += kKeyGroup) {
+      const int64_t count = std::min(kKeyGroup, end - key);
+      dot_key_group<R>(rows_, stored + key * keys.key_stride, keys.key_stride, count, dim, dot);
+      if (keys.log_counts != nullptr) std::memcpy(bias, keys.log_counts + key, count * sizeof(float));
+      for (int r = 0; r < queries_; ++r) {
+        alignas(64) float s[kKeyGroup];
+        for (int64_t x = 0; x < kKeyGroup; x += kLanes) {
+          hn::Store(hn::MulAdd(hn::Load(d, dot[r] + x), hn::Set(d, scale_[r]), hn::Load(d, bias + x)), d, s + x);
+        }
+        std::memcpy(scores_[r] + offset + key, s, count * sizeof(float));
+      }
+      for (int r = 0; search && r < searched_; ++r) {
+        for (int64_t i = 0; i < count; ++i) {
+          if (dot[queries_ + r][i] > block_->best_similarity[r]) {
+            block_->best_similarity[r] = dot[queries_ + r][i];
+            block_->best_centroid[r] = static_cast<int32_t>(key + i);
+          }
+        }
+      }
+    }
+  }
+
+  // A step of the running softmax of query r.
+  template <class T>
+  HWY_NOINLINE void read(int r, const KeyRun& keys, const T* values, int64_t begin, int64_t end, int64_t offset) {
+    if (begin >= end) return;
+    const int64_t stride = keys.value_stride, dim = block_->reading->value_dim;
+    float* const p = scores_[r] + offset;
+    const RowsAhead ahead(values + (begin + kValueRows) * stride, stride, dim);
+    const float rescale = softmax_row(softmax_[r], p, begin, end, ahead);
+    accumulate_row(p, values, stride, begin, end, dim, rescale, acc_, out(r));
+  }
+
+  const ForwardBlock* block_ = nullptr;
+  int queries_ = 0, searched_ = 0;
+  float *rows_ = nullptr, *out_ = nullptr, *acc_ = nullptr;
+  float scale_[R];    // beta log2(e) of each query
+  float* scores_[R];  // of the dictionary, then of the window
+  RowSoftmax softmax_[R];
+};
+
+// Blocks of R rows each, of heads that go through their windows together, a tile of keys at a time: where rows of other
+// heads lie between those of one, it alone is on as many pages as all of them.
+template <int R>
+HWY_NOINLINE void forward_few_rows(std::span<const ForwardBlock> blocks, Workspace& workspace) {
+  FewRows<R> heads[kFewHeads];
+  const int64_t row_floats = FewRows<R>::row_floats(*blocks[0].reading);
+  const int64_t score_floats = blocks[0].rows * FewRows<R>::score_floats(blocks[0]);
+  float* rows = workspace.packed.ensure(blocks.size() * row_floats);
+  float* scores = workspace.scores.ensure(blocks.size() * score_floats);
+  const std::span<FewRows<R>> all(heads, blocks.size());
+  for (size_t i = 0; i < blocks.size(); ++i) {
+    all[i].begin(blocks[i], rows + i * row_floats, scores + i * score_floats);
+    all[i].score_dictionary();
+  }
+  if (blocks[0].rows == 0) return;
+  const int64_t begin = all[0].window_begin(), end = all[0].window_end();
+  for (int64_t key = begin; key < end; key += kTile) {
+    for (FewRows<R>& head : all) head.score_window(key, key + kTile);
+  }
+  for (FewRows<R>& head : all) head.read_dictionary();
+  const int64_t step = blocks[0].reading->walked_span() > 0 ? end : kTile;
+  for (int64_t tile = begin / step * step; tile < end; tile += step) {
+    for (FewRows<R>& head : all) head.read_window(tile, tile + step);
+  }
+  for (const FewRows<R>& head : all) head.finish();
+}
+
+HWY_INLINE void forward_few(std::span<const ForwardBlock> blocks, Workspace& workspace) {
+  switch (blocks[0].rows + blocks[0].search_count) {
+    case 0:
+      return;
+    case 1:
+      return forward_few_rows<1>(blocks, workspace);
+    case 2:
+      return forward_few_rows<2>(blocks, workspace);
+    case 3:
+      return forward_few_rows<3>(blocks, workspace);
+    case 4:
+      return forward_few_rows<4>(blocks, workspace);
+    default:
+      static_assert(kFewRows == 5);
+      return forward_few_rows<5>(blocks, workspace);
   }
 }
 
 HWY_INLINE void forward_block(const ForwardBlock& block, Workspace& workspace) {
-  switch (block.rows + block.search_count) {
-    case 0:
-      return;
-    case 1:
-      return forward_few_rows<1>(block, workspace);
-    case 2:
-      return forward_few_rows<2>(block, workspace);
-    case 3:
-      return forward_few_rows<3>(block, workspace);
-    case 4:
-      return forward_few_rows<4>(block, workspace);
-    case 5:
-      return forward_few_rows<5>(block, workspace);
-    default:
-      return forward_panels(block, workspace);
-  }
+  if (block.rows + block.search_count > kFewRows) return forward_panels(block, workspace);
+  forward_few(std::span(&block, 1), workspace);
 }
 
 }  // namespace HWY_NAMESPACE

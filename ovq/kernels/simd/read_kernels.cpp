@@ -19,6 +19,8 @@ namespace HWY_NAMESPACE {
 
 void forward_entry(const ForwardBlock& block, Workspace& workspace) { forward_block(block, workspace); }
 
+void forward_few_entry(std::span<const ForwardBlock> heads, Workspace& workspace) { forward_few(heads, workspace); }
+
 void backward_pack_entry(const BackwardBlock& block, Workspace& shared) { backward_pack(block, shared); }
 
 void backward_tile_entry(const BackwardBlock& block, const Workspace& shared, int64_t tile, Workspace& own, float* d_q,
@@ -57,6 +59,7 @@ const ReadKernels& kernels_of_target() {
       .isa = hwy::TargetName(HWY_TARGET),
       .panel = kPanel,
       .forward = forward_entry,
+      .forward_few = forward_few_entry,
       .backward_pack = backward_pack_entry,
       .backward_tile = backward_tile_entry,
       .backward_finish = backward_finish_entry,

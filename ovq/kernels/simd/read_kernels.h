@@ -20,8 +20,9 @@ inline constexpr int64_t kPadding = 16;       // floats; rows of keys, values an
 inline constexpr int64_t kBlockRows = 128;    // rows that share one pass over the keys: what fits in L2 beside a tile
 inline constexpr int64_t kTile = 192;         // keys per step of the running softmax; borders decide the rounding
 inline constexpr int64_t kBackwardTile = 96;  // keys per step of the backward
-inline constexpr int64_t kNarrowWindowRows = 5;  // of a block that may read a window stored as bfloat16
-inline constexpr int64_t kWalkedSpan = 512;      // a window up to this is one step of the running softmax
+inline constexpr int64_t kFewRows = 5;        // of a block that reads its keys as they are stored, bfloat16 or not
+inline constexpr int64_t kFewHeads = 8;       // that may be read together
+inline constexpr int64_t kWalkedSpan = 512;   // a window up to this is one step of the running softmax
 
 inline int64_t round_up(int64_t value, int64_t unit) { return (value + unit - 1) / unit * unit; }
 inline int64_t padded(int64_t dim) { return round_up(dim, kPadding); }
@@ -139,6 +140,9 @@ struct ReadKernels {
   int64_t panel;  // rows
 
   void (*forward)(const ForwardBlock& block, Workspace& workspace);
+  // The same rows of up to kFewHeads heads of equal sizes, at most kFewRows of each, which search for nothing. Same
+  // bits as one by one.
+  void (*forward_few)(std::span<const ForwardBlock> heads, Workspace& workspace);
 
   // Backward of a block: pack once, then each tile (in any order, on any thread, as long as d_q is summed in tile
   // order), then finish. `d_q` holds key_dim floats for each row, the rows rounded up to whole panels; `add` says

@@ -36,6 +36,25 @@ inline constexpr int64_t kLineOf = 64 / static_cast<int64_t>(sizeof(T));  // ele
 HWY_INLINE float as_float(float x) { return x; }
 HWY_INLINE float as_float(Bfloat16 x) { return to_float(x); }
 
+// Fetches rows that will be read next, a line at a time in the order in which they lie. Other heads may lie between
+// them.
+template <class T>
+class RowsAhead {
+ public:
+  HWY_INLINE RowsAhead(const T* first, int64_t stride, int64_t dim) : row_(first), stride_(stride), dim_(dim) {}
+  HWY_INLINE void fetch_line() {
+    hwy::Prefetch(row_ + column_);
+    column_ += kLineOf<T>;
+    if (column_ < dim_) return;
+    column_ = 0;
+    row_ += stride_;
+  }
+
+ private:
+  const T* row_;
+  int64_t stride_, dim_, column_ = 0;
+};
+
 // The lower and the upper column of pairs of bfloat16
 HWY_INLINE PanelVector lower_columns(PanelVector pairs) {
   const hn::RebindToUnsigned<PanelTag> du;
@@ -74,8 +93,8 @@ HWY_NOINLINE void dot_key_group(const float* HWY_RESTRICT rows, const T* HWY_RES
 
 inline constexpr int kKeyVectors = kKeyGroup / kLanes;
 
-// dot[row][key] <- rows[row] . keys[key] for up to kKeyGroup keys; rows are `dim` floats apart. Rows of keys lie one
-// after another, and the next group is prefetched in that order: the transposed access alone loses half the bandwidth.
+// dot[row][key] <- rows[row] . keys[key] for up to kKeyGroup keys; rows are `dim` floats apart. The next group is
+// fetched row by row: the transposed access alone loses half the bandwidth.
 template <int R, class T>
 HWY_NOINLINE void dot_key_group(const float* HWY_RESTRICT rows, const T* HWY_RESTRICT keys, int64_t stride,
                                 int64_t count, int64_t dim, float (&dot)[R][kKeyGroup]) {
@@ -87,7 +106,7 @@ HWY_NOINLINE void dot_key_group(const float* HWY_RESTRICT rows, const T* HWY_RES
   }
   const T* at[kKeyGroup];
   for (int64_t key = 0; key < kKeyGroup; ++key) at[key] = keys + std::min(key, count - 1) * stride;
-  const T* ahead = keys + kKeyGroup * stride;
+  RowsAhead<T> ahead(keys + kKeyGroup * stride, stride, dim);
   const auto add = [&](int g, int64_t column, PanelVector of_keys) HWY_ATTR {
 #pragma GCC unroll 8
     for (int r = 0; r < R; ++r) acc[r][g] = hn::MulAdd(of_keys, hn::Set(d, rows[r * dim + column]), acc[r][g]);
@@ -103,7 +122,7 @@ HWY_NOINLINE void dot_key_group(const float* HWY_RESTRICT rows, const T* HWY_RES
   };
   const int64_t whole = dim / kColumns * kColumns;
   for (int64_t i = 0; i < whole; i += kColumns) {
-    for (int line = 0; line < 4; ++line) hwy::Prefetch(ahead + i * kKeyGroup + line * kLineOf<T>);
+    for (int line = 0; line < 4; ++line) ahead.fetch_line();
 #pragma GCC unroll 4
     for (int g = 0; g < kKeyVectors; ++g) {
       const T* const* group = at + g * kLanes;
@@ -136,14 +155,13 @@ HWY_INLINE void add_values(const float* HWY_RESTRICT p, const T* HWY_RESTRICT va
   static_assert(Keys <= 8);  // or the weights would not stay in registers
   const PanelTag d;
   constexpr int64_t kStep = kNarrow<T> ? 2 * kLanes : kLanes;  // columns
-  const T* ahead = values + Keys * stride;
+  RowsAhead<T> ahead(values + Keys * stride, stride, dim);
   PanelVector weights[Keys];
 #pragma GCC unroll 8
   for (int i = 0; i < Keys; ++i) weights[i] = hn::Set(d, p[i]);
   int64_t column = 0;
   for (; column + kStep <= dim; column += kStep) {
-    // The next rows, in the order in which they lie.
-    for (int64_t i = 0; i < Keys * kStep; i += kLineOf<T>) hwy::Prefetch(ahead + column * Keys + i);
+    for (int64_t i = 0; i < Keys * kStep; i += kLineOf<T>) ahead.fetch_line();
     PanelVector sum = hn::LoadU(d, acc + column);
     if constexpr (kNarrow<T>) {
       PanelVector upper = hn::LoadU(d, acc + column + kLanes);
