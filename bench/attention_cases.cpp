@@ -1,13 +1,17 @@
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstdint>
+#include <span>
 #include <string>
 
 #include "bench/cases.h"
 #include "bench/check.h"
 #include "bench/flops.h"
+#include "bench/probe.h"
 #include "bench/tensor.h"
 #include "ovq/kernels/attention.h"
+#include "ovq/kernels/parallel.h"
 
 namespace ovq::bench {
 namespace {
@@ -35,6 +39,13 @@ struct AttentionProblem {
                .beta = tensors.beta,
                .window = window} {}
   void forward() { kernels::attention_forward(inputs, {.o = o.view(), .lse = lse.view()}); }
+  // The last token alone.
+  void decode(const Tensor& to) {
+    kernels::AttentionInputs token = inputs;
+    token.query_offset = inputs.q.time - 1;
+    token.q = tensors.q.slice(token.query_offset, 1);
+    kernels::attention_forward(token, {.o = to.view()});
+  }
 
   Inputs tensors;
   Tensor o, lse;
@@ -71,6 +82,43 @@ void run_backward(Runner& runner, const Shape& shape, int64_t window) {
       });
 }
 
+// The last token of a call with all of them has the same bits.
+void check_decode(Shape shape) {
+  check(shape, 0);
+  shape.time = kCheckedTime;
+  AttentionProblem problem(shape, 0);
+  problem.forward();
+  const Tensor o({.heads = shape.heads, .dim = shape.dim, .time = 1});
+  problem.decode(o);
+  if (!std::equal(o.data(), o.data() + o.size(), problem.o.slice(shape.time - 1, 1).data)) {
+    throw Mismatch("the last token alone differs from the last of all");
+  }
+}
+
+// A step reads all keys and values once; plain reads of them take turns with it.
+void run_decode(Runner& runner, const Shape& shape) {
+  runner.run(
+      fmt::format("attention decode one token H{} d{} T{}", shape.heads, shape.dim, shape.time),
+      [&] { check_decode(shape); },
+      [&] {
+        AttentionProblem problem(shape, 0);
+        const Tensor o({.heads = shape.heads, .dim = shape.dim, .time = 1});
+        const std::span<const float> memory[] = {
+            {problem.tensors.k.data(), static_cast<size_t>(problem.tensors.k.size())},
+            {problem.tensors.v.data(), static_cast<size_t>(problem.tensors.v.size())}};
+        const int64_t allocated = bytes_allocated([&] { problem.decode(o); });
+        const auto [steps, reads] = alternate(
+            {.max_rounds = runner.quick() ? 5 : 20}, [&] { problem.decode(o); },
+            [&] { read_seconds(memory, kernels::max_threads()); });
+        const auto bytes = static_cast<double>(problem.tensors.k.nbytes() + problem.tensors.v.nbytes());
+        return CaseResult{.timing = steps,
+                          .bytes_allocated = allocated,
+                          .figures = {{"keys and values", bytes, "bytes"},
+                                      {"keys and values / median step", bytes / steps.median, "bytes/s"},
+                                      {"share of median plain reads", 100 * reads.median / steps.median, "%"}}};
+      });
+}
+
 }  // namespace
 
 void run_attention_cases(Runner& runner) {
@@ -85,6 +133,8 @@ void run_attention_cases(Runner& runner) {
     runner.compare(fmt::format("attention forward window {}, time at T{} / T{}", kWindow, at(factor).time, full.time),
                    name("forward", at(factor), kWindow), name("forward", full, kWindow));
   run_backward(runner, full, kWindow);
+
+  run_decode(runner, {.heads = 6, .dim = 128, .time = runner.quick() ? 16384 : 65536});
 
   // A short window, as small models have.
   const Shape small{.heads = 6, .dim = 64, .time = full.time};
