@@ -173,6 +173,7 @@ void forward_few_rows(const AttentionInputs& in, const AttentionOutputs& out, co
   const ReadKernels& kernels = read_kernels();
   const int64_t heads = key_sizes(in).heads, group = in.q.heads / heads, threads = max_threads();
   const auto count = static_cast<int64_t>(sequences.size());
+  if (count == 0) return;
   // Each thread takes neighbours.
   const int64_t parts = std::max((heads + kFewHeads - 1) / kFewHeads, std::min(heads, (threads + count - 1) / count));
   std::vector<HeadMemory> memory(threads);

@@ -261,6 +261,12 @@ TEST_P(Attention, PiecesOfQueriesAreTheWhole) {
   }
 }
 
+TEST_P(Attention, NoSequences) {
+  const AttentionProblem problem({.batch = 0, .queries = 3, .query_heads = 2, .kv_heads = 2});
+  const Tensor o({0, 3, 2, 16});
+  EXPECT_NO_THROW(attention_forward(problem.inputs(), {o.view(), {}}));
+}
+
 // The last tokens, whose heads are read together, as those of a call with all tokens.
 TEST_P(Attention, AFewTokensOfManyHeads) {
   for (const auto [batch, query_heads, kv_heads] : {std::array<int64_t, 3>{1, 11, 11}, {3, 8, 4}, {2, 17, 17}}) {
