@@ -27,11 +27,8 @@ template <class F>
 inline void update_row_by(const float* from, int64_t dim, float* to, const F& f) {
   int64_t i = 0;
   for (; i + kRowBlock <= dim; i += kRowBlock) {
-    float x[kRowBlock], y[kRowBlock];
-    std::memcpy(x, from + i, sizeof(x));
-    std::memcpy(y, to + i, sizeof(y));
-    for (int64_t j = 0; j < kRowBlock; ++j) y[j] = f(x[j], y[j]);
-    std::memcpy(to + i, y, sizeof(y));
+#pragma GCC ivdep
+    for (int64_t j = i; j < i + kRowBlock; ++j) to[j] = f(from[j], to[j]);
   }
   for (; i < dim; ++i) to[i] = f(from[i], to[i]);
 }
