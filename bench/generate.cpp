@@ -2,6 +2,8 @@
 
 #include <ATen/Parallel.h>
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <memory>
 #include <optional>
@@ -14,8 +16,6 @@
 #include "ovq/models/session.h"
 #include "ovq/models/storage.h"
 #include "ovq/ops/backend.h"
-
-#include <fmt/format.h>
 
 namespace ovq::bench {
 namespace {
@@ -138,15 +138,19 @@ GenerateReport run_generate(const GenerateBenchOptions& asked) {
   if (options.run.quick) {
     options.context = std::min<int64_t>(options.context, 512);
     options.tokens = std::min<int64_t>(options.tokens, 8);
+    options.windows = std::min<int64_t>(options.windows, 4);
     options.rounds = 1;
   }
+  check(options.data.empty() || options.trained.model != nullptr, "bench",
+        "there is text to measure the loss on; the model must be a trained one");
   const auto start = Clock::now();
   const Bystanders bystanders;
-  GenerateReport report{.machine = describe_machine(), .model = options.model};
+  GenerateReport report{
+      .machine = describe_machine(), .model = options.model, .trained = options.trained.model != nullptr};
   const int threads = at::get_num_threads();
   report.peak = measure_fma_peak(report.machine.isa, threads, 0.5);
-  const models::ModelConfig config = models::model_preset(options.model).config;
-  const std::shared_ptr<LanguageModel> model = models::make_model(config, 1);
+  const std::shared_ptr<LanguageModel> model =
+      report.trained ? options.trained.model : models::make_model(models::model_preset(options.model).config, 1);
   model->eval();
   std::vector<Variant> variants = {{.name = "float32"}, {.name = "bfloat16", .narrow = true}};
   if (options.composed) {
@@ -156,13 +160,18 @@ GenerateReport run_generate(const GenerateBenchOptions& asked) {
     if (!options.run.wanted(variant.name)) continue;
     const CurrentCase shown(variant.name);
     GenerateCase result{.name = variant.name, .prompt_tokens = options.context};
-    result.prompt_flops = prompt_flops(config, options.context);
+    result.prompt_flops = prompt_flops(model->config(), options.context);
     if (variant.narrow) model->store_bfloat16_weights();
     const models::StateDtype dtype = variant.narrow ? models::StateDtype::bfloat16 : models::StateDtype::float32;
     if (!variant.backend) result.mismatch = mismatch_of(*model, dtype);
     if (result.mismatch.empty()) {
       const ops::BackendScope scope(variant.backend.value_or(ops::Backend::automatic));
       measure(*model, options, dtype, result, variant.backend ? 1 : options.rounds);
+      if (!options.data.empty()) {
+        result.loss = train::text_loss(
+            options.trained, options.data,
+            {.length = options.context, .piece = options.piece, .windows = options.windows, .state_dtype = dtype});
+      }
     }
     report.cases.push_back(result);
   }

@@ -1,21 +1,28 @@
-// `ovq bench generate`: a model of random weights reads a prompt and goes on token by token, one sequence, beside what
-// the machine can do: the bytes of weights and states that a token has to read against the read bandwidth, measured in
-// turn with the tokens, on the same memory; the FLOPs of the prompt against the multiply-add peak, measured in
-// the same run; and beside the same model composed of torch calls.
+// `ovq bench generate`: a model reads a prompt and goes on token by token, one sequence, beside what the machine can
+// do: the bytes of weights and states that a token has to read against the read bandwidth, measured in turn with the
+// tokens, on the same memory; the FLOPs of the prompt against the multiply-add peak, measured in the same run; and
+// beside the same model composed of torch calls. Of a trained model also the loss on text, with weights and states
+// stored either way.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "bench/machine.h"
 #include "bench/runner.h"
 #include "bench/timing.h"
+#include "ovq/models/text_session.h"
+#include "ovq/train/text_loss.h"
 
 namespace ovq::bench {
 
 struct GenerateBenchOptions {
   BenchOptions run;                         // quick: a short prompt and few tokens
-  std::string model = "paper/text-sw-ovq";  // a preset
+  std::string model = "paper/text-sw-ovq";  // a preset, or what to call the trained one
+  models::TextModel trained;                // instead of a preset's random weights; becomes one of bfloat16
+  std::vector<std::string> data;            // text that the trained model's loss is measured on
+  int64_t windows = 32;                     // of `context` tokens of it
   int64_t context = 4096;                   // tokens of the prompt
   int64_t tokens = 24;                      // that follow, each timed
   int64_t piece = 1024;                     // tokens of the prompt read at a time
@@ -31,6 +38,7 @@ struct GenerateCase {
   double prompt_flops = 0;
   int64_t prompt_tokens = 0;
   int64_t weight_bytes = 0, state_bytes = 0;  // that a token reads
+  std::optional<train::TextLoss> loss;
   double bystander_cores = 0;
 
   int64_t bytes() const { return weight_bytes + state_bytes; }
@@ -42,6 +50,7 @@ struct GenerateCase {
 struct GenerateReport {
   Machine machine;
   std::string model;
+  bool trained = false;
   double peak = 0;  // FLOP/s of the kernels' instruction set
   double bystander_cores = 0;
   double seconds = 0;

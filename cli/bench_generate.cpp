@@ -1,12 +1,14 @@
-// ovq bench generate [--model NAME] [--context N] [--tokens N] [--rounds N] [--no-composed] [--quick] [--json FILE]
-//   [--compare FILE] [--threads N] [--filter SUBSTRING]
+// ovq bench generate [--model NAME | DIR [--data PATH...] [--windows N]] [--context N] [--tokens N] [--rounds N]
+//   [--no-composed] [--quick] [--json FILE] [--compare FILE] [--threads N] [--filter SUBSTRING]
 #include <CLI/CLI.hpp>
+#include <filesystem>
 #include <memory>
 
 #include "bench/generate.h"
 #include "cli/bench.h"
 #include "cli/torch_setup.h"
 #include "cli/validators.h"
+#include "ovq/train/checkpoint.h"
 
 namespace ovq::cli {
 namespace {
@@ -25,7 +27,12 @@ void add_bench_generate(CLI::App& bench) {
   CLI::App* command = add_bench_command(bench, "generate",
                                         "Reading a prompt and writing token by token, against the machine's own bounds",
                                         arguments->common);
-  command->add_option("--model", options.model, "A preset; its weights are random")->capture_default_str();
+  command
+      ->add_option("--model", options.model,
+                   "A preset, whose weights are random, or the directory of a trained model or run of text")
+      ->capture_default_str();
+  command->add_option("--data", options.data,
+                      "Text, folders of it or files of tokens: also the loss on it, of a trained model");
   const auto number = [&](const char* name, auto& value, const char* text) {
     command->add_option(name, value, text)->capture_default_str()->check(at_least(1));
   };
@@ -33,12 +40,18 @@ void add_bench_generate(CLI::App& bench) {
   number("--tokens", options.tokens, "Tokens that follow");
   number("--piece", options.piece, "Tokens of the prompt read at a time");
   number("--rounds", options.rounds, "Repetitions of prompt and tokens");
+  number("--windows", options.windows, "Windows of --data, of --context tokens each, spread over all of it");
   command->add_flag("--no-composed", arguments->no_composed, "Without the model composed of torch calls");
   command->callback([arguments] {
     set_up_torch(arguments->common.threads);
     arguments->options.run = arguments->common.run;
     arguments->options.composed = !arguments->no_composed;
+    const std::string& model = arguments->options.model;
+    if (!arguments->options.data.empty() && !std::filesystem::is_directory(model))
+      throw UsageError(fmt::format("--data: the model is {}; must be the directory of a trained one", model));
     try {
+      if (std::filesystem::is_directory(model))
+        arguments->options.trained = models::load_text_model(train::model_directory(model, print_warning));
       run_bench(arguments->common, [&] { return bench::run_generate(arguments->options); });
     } catch (const std::invalid_argument& error) {
       throw UsageError(error.what());

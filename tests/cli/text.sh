@@ -114,6 +114,14 @@ wide, narrow = (json.load(open(name)) for name in sys.argv[1:])
 near = abs(narrow["loss"] - wide["loss"]) < 0.02
 sys.exit(not (near and 2 * narrow["weight_bytes"] < 1.2 * wide["weight_bytes"] and narrow["state_bytes"] < wide["state_bytes"]))
 PYTHON
+check 'bench generate of a trained model' "$ovq" bench generate --model "$work/run" --data "$work/valid.tokens" --context 128 --tokens 2 --rounds 1 --windows 100000 --no-composed --json "$work/bench.json"
+python3 - "$work/bench.json" "$work/loss-valid.tokens" "$work/loss-narrow" <<'PYTHON' || failed "the loss that bench generate measures"
+import json, sys
+bench, wide, narrow = (json.load(open(name)) for name in sys.argv[1:])
+losses = [case["loss"]["mean"] for case in bench["cases"]]
+sys.exit(not (bench["trained"] and all(abs(a - b["loss"]) < 1e-4 for a, b in zip(losses, (wide, narrow), strict=True))))
+PYTHON
+expect 2 'must be the directory of a trained one' "$ovq" bench generate --model small/text-sw-ovq --data "$work/valid.tokens"
 check 'generate in bfloat16' generate "$model" --prompt-file "$work/books/valid/a.txt" --json "${narrow[@]}"
 tokens_of <"$work/out" >"$work/expected-narrow"
 check 'save in bfloat16' "$ovq" generate "$model" --prompt-file "$work/books/valid/a.txt" --tokens 0 --save-state "$work/narrow.ovq" "${narrow[@]}"
