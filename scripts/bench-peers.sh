@@ -1,13 +1,18 @@
 #!/bin/bash
-# Causal attention of public libraries on this machine beside ours and OVQ: ONNX Runtime, torch, and oneDNN's matrix
-# product as what a tuned library can reach. Results go to results/peers.json, a figure to docs/peers.svg.
+# Causal attention of public libraries on this machine beside ours and OVQ: ONNX Runtime, ggml (llama.cpp's library), torch,
+# and oneDNN's matrix product as what a tuned library can reach; and two recurrences of ggml beside ours. Results go to
+# results/peers.json, a figure to docs/peers.svg.
 #
 #   scripts/bench-peers.sh --set-up     what it needs beyond scripts/setup.sh (as root): Debian packages and npm's
-#                                       onnxruntime-node, into build/peers
-#   scripts/bench-peers.sh [--lengths 4096,16384,65536] [--decode 65536] [--rounds 5] [--threads N] [--json FILE] [--add]
+#                                       onnxruntime-node and @node-llama-cpp/linux-x64 (which has ggml), into build/peers
+#   scripts/bench-peers.sh [--lengths 4096,16384,65536] [--decode 65536] [--recurrences 16384] [--rounds 5] [--threads N]
+#                          [--json FILE] [--add] [--ggml DIR]
 #
-# OVQ_BUILD names the build directory (build/release). Without a part of the set-up that peer is left out.
+# --ggml takes ggml from a build of it or of llama.cpp with shared libraries instead: DIR has libggml-base.so and
+# libggml-cpu.so, itself or in build/bin and the like. OVQ_BUILD names the build directory (build/release). Without a part of
+# the set-up that peer is left out.
 set -euo pipefail
+called_in=$PWD
 cd "$(dirname "$0")/.."
 build=${OVQ_BUILD:-build/release}
 work=build/peers
@@ -20,10 +25,14 @@ if [[ ${1:-} == --set-up ]]; then
   apt-get install -y --no-install-recommends "${packages[@]}"
   # The package brings the CPU library along; its install script would fetch others.
   npm install --prefix "$work" --ignore-scripts --no-audit --no-fund onnxruntime-node@1.30.0
+  npm install --prefix "$work" --ignore-scripts --no-audit --no-fund @node-llama-cpp/linux-x64@3.22.1 ||
+    echo "no prebuilt ggml for this machine: use --ggml" >&2
   exit
 fi
 
 json=results/peers.json
+ggml=$work/node_modules/@node-llama-cpp/linux-x64
+ggml_given=
 arguments=()
 while [[ $# -gt 0 ]]; do
   case $1 in
@@ -33,7 +42,8 @@ while [[ $# -gt 0 ]]; do
       continue
       ;;
     --json) json=$2 ;;
-    --lengths | --decode | --rounds | --threads) arguments+=("$1" "$2") ;;
+    --ggml) ggml=$(cd "$called_in" && realpath -m "$2") ggml_given=1 ;;
+    --lengths | --decode | --recurrences | --rounds | --threads) arguments+=("$1" "$2") ;;
     *)
       echo "bench-peers.sh: unknown option $1" >&2
       exit 2
@@ -46,6 +56,11 @@ if [[ -d $work/node_modules/onnxruntime-node ]] && command -v node >/dev/null; t
   arguments+=(--packages "$PWD/$work")
 else
   echo "no onnxruntime-node: run scripts/bench-peers.sh --set-up" >&2
+fi
+if [[ -d $ggml || $ggml_given ]]; then
+  arguments+=(--ggml "$ggml")
+else
+  echo "no ggml: run scripts/bench-peers.sh --set-up, or use --ggml" >&2
 fi
 if [[ -f /usr/include/dnnl.h || -f /usr/include/oneapi/dnnl/dnnl.h ]]; then
   g++ -O2 -o "$work/onednn_worker" scripts/peers/onednn_worker.cpp -ldnnl

@@ -7,6 +7,7 @@ import sys
 
 COLUMNS = [
     ("torch", "torch {version}, composed, in blocks"),
+    ("ggml", "ggml {version}"),
     ("onnxruntime", "ONNX Runtime {version}, GroupQueryAttention"),
     ("ovq attention", "ovq, full attention"),
     ("ovq", "ovq, OVQ-attention (N 2048)"),
