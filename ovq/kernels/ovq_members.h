@@ -68,15 +68,15 @@ void update_row(float* row, const float* tokens, int64_t stride, const Members& 
   member = members.next[member];
   if (member == kNone) {  // most often
     const float weight = first_weight * rate;
-    return update_row_by(first, dim, row, [=](float x, float y) { return y + weight * (x - y); });
+    return for_row(dim, [=](int64_t i) { row[i] += weight * (first[i] - row[i]); });
   }
-  for (int64_t i = 0; i < dim; ++i) sum[i] = first_weight * (first[i] - row[i]);
+  for_row(dim, [=](int64_t i) { sum[i] = first_weight * (first[i] - row[i]); });
   for (; member != kNone; member = members.next[member]) {
     const float* x = tokens + member * stride;
     const float weight = weight_of(member);
-    for (int64_t i = 0; i < dim; ++i) sum[i] += weight * (x[i] - row[i]);
+    for_row(dim, [=](int64_t i) { sum[i] += weight * (x[i] - row[i]); });
   }
-  for (int64_t i = 0; i < dim; ++i) row[i] += rate * sum[i];
+  for_row(dim, [=](int64_t i) { row[i] += rate * sum[i]; });
 }
 
 // A look-up for small counts: there is one logarithm per token, with heads of 16 for little other work.

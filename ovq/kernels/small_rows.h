@@ -22,15 +22,16 @@ inline void fetch_row(const float* row, int64_t dim) {
   for (int64_t i = 0; i < dim; i += kRowBlock) __builtin_prefetch(row + i);
 }
 
-// to[i] <- f(from[i], to[i]); the rows are the same or do not overlap
+// f(i) for every element i of a row. What it reads and writes are elements i of rows that are the same or do not
+// overlap: so much the compiler has to be told, or it goes over the stack or compares addresses first.
 template <class F>
-inline void update_row_by(const float* from, int64_t dim, float* to, const F& f) {
+inline void for_row(int64_t dim, const F& f) {
   int64_t i = 0;
   for (; i + kRowBlock <= dim; i += kRowBlock) {
 #pragma GCC ivdep
-    for (int64_t j = i; j < i + kRowBlock; ++j) to[j] = f(from[j], to[j]);
+    for (int64_t j = i; j < i + kRowBlock; ++j) f(j);
   }
-  for (; i < dim; ++i) to[i] = f(from[i], to[i]);
+  for (; i < dim; ++i) f(i);
 }
 
 inline float norm_of(const float* row, int64_t dim) {
