@@ -30,8 +30,6 @@ namespace ovq::kernels::detail {
 namespace HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-inline constexpr int kValueRows = 8;  // values summed together: sequential reading, accumulators in L1
-
 struct RowSoftmax {
   float max = kLowest, sum = 0.0f;
 };
@@ -52,14 +50,20 @@ HWY_NOINLINE float softmax_row(RowSoftmax& state, float* HWY_RESTRICT scores, in
   hn::Store(exp2(d, hn::Set(d, state.max - max)), d, lanes);
   const float rescale = lanes[0];
   float sum = 0.0f;
-  for (int64_t key = begin; key < end; key += kLanes) {
-    const int64_t count = std::min<int64_t>(kLanes, end - key);
+  const auto shifted = [&](PanelVector score) HWY_ATTR { return exp2(d, hn::Sub(score, hn::Set(d, max))); };
+  int64_t key = begin;
+  for (; key + kLanes <= end; key += kLanes) {
     for (int line = 0; line < kLanes; ++line) values.fetch_line();
+    hn::StoreU(shifted(hn::LoadU(d, scores + key)), d, scores + key);
+#pragma GCC unroll 16
+    for (int i = 0; i < kLanes; ++i) sum += scores[key + i];
+  }
+  if (key < end) {
     std::memset(lanes, 0, sizeof(lanes));
-    std::memcpy(lanes, scores + key, count * sizeof(float));
-    hn::Store(exp2(d, hn::Sub(hn::Load(d, lanes), hn::Set(d, max))), d, lanes);
-    for (int64_t i = 0; i < count; ++i) sum += lanes[i];
-    std::memcpy(scores + key, lanes, count * sizeof(float));
+    std::memcpy(lanes, scores + key, (end - key) * sizeof(float));
+    hn::Store(shifted(hn::Load(d, lanes)), d, lanes);
+    for (int64_t i = 0; i < end - key; ++i) sum += lanes[i];
+    std::memcpy(scores + key, lanes, (end - key) * sizeof(float));
   }
   // MulAdd, so that it rounds as the panel's does.
   hn::Store(hn::MulAdd(hn::Set(d, state.sum), hn::Set(d, rescale), hn::Set(d, sum)), d, lanes);
@@ -75,11 +79,10 @@ HWY_NOINLINE void accumulate_row(const float* p, const T* values, int64_t stride
   const hn::CappedTag<float, 1> one;
   const int64_t whole = dim / kLanes * kLanes;
   std::memset(acc, 0, dim * sizeof(float));
-  int64_t key = begin;
-  for (; key + kValueRows <= end; key += kValueRows) {
-    add_values<kValueRows>(p + key, values + key * stride, stride, dim, acc);
+  const int64_t group = dim <= kSummedColumns ? end - begin : kValueRows;
+  for (int64_t key = begin; key < end; key += group) {
+    add_values(p + key, values + key * stride, stride, std::min(group, end - key), dim, acc);
   }
-  for (; key < end; ++key) add_values<1>(p + key, values + key * stride, stride, dim, acc);
   if constexpr (kNarrow<T>) in_order(acc, dim);
   for (int64_t i = 0; i < whole; i += kLanes) {
     hn::StoreU(hn::MulAdd(hn::LoadU(d, out + i), hn::Set(d, rescale), hn::LoadU(d, acc + i)), d, out + i);
@@ -98,7 +101,7 @@ class FewRows {
   }
   static int64_t score_floats(const ForwardBlock& block) {
     const int64_t last = block.rows == 0 ? -1 : block.reading->last(block.first_row + block.rows - 1);
-    return round_up(block.reading->dictionary.count + last + 1, kKeyGroup);
+    return round_up(block.reading->dictionary.count + last + 1 + kKeyGroup, kKeyGroup);  // whole groups are written
   }
 
   // `rows` has row_floats(), `scores` score_floats() for each query.
@@ -201,25 +204,36 @@ class FewRows {
     const int64_t dim = block_->reading->key_dim;
     const bool search = &keys == &block_->reading->dictionary;
     alignas(64) float dot[R][kKeyGroup];
-    alignas(64) float bias[kKeyGroup] = {};
+    alignas(64) float few[kKeyGroup] = {};
     for (int64_t key = begin; key < end; key += kKeyGroup) {
       const int64_t count = std::min(kKeyGroup, end - key);
-      dot_key_group<R>(rows_, stored + key * keys.key_stride, keys.key_stride, count, dim, dot);
-      if (keys.log_counts != nullptr) std::memcpy(bias, keys.log_counts + key, count * sizeof(float));
-      for (int r = 0; r < queries_; ++r) {
-        alignas(64) float s[kKeyGroup];
-        for (int64_t x = 0; x < kKeyGroup; x += kLanes) {
-          hn::Store(hn::MulAdd(hn::Load(d, dot[r] + x), hn::Set(d, scale_[r]), hn::Load(d, bias + x)), d, s + x);
-        }
-        std::memcpy(scores_[r] + offset + key, s, count * sizeof(float));
+      const float* bias = few;
+      if (keys.log_counts != nullptr) {
+        hwy::Prefetch(keys.log_counts + key + kKeyGroup);  // read too seldom for the hardware to do it
+        if (count < kKeyGroup) std::memcpy(few, keys.log_counts + key, count * sizeof(float));
+        if (count == kKeyGroup) bias = keys.log_counts + key;
       }
-      for (int r = 0; search && r < searched_; ++r) {
-        for (int64_t i = 0; i < count; ++i) {
-          if (dot[queries_ + r][i] > block_->best_similarity[r]) {
-            block_->best_similarity[r] = dot[queries_ + r][i];
-            block_->best_centroid[r] = static_cast<int32_t>(key + i);
-          }
+      dot_key_group<R>(rows_, stored + key * keys.key_stride, keys.key_stride, count, dim, dot);
+      for (int r = 0; r < queries_; ++r) {
+        float* s = scores_[r] + offset + key;
+        for (int64_t x = 0; x < kKeyGroup; x += kLanes) {
+          hn::StoreU(hn::MulAdd(hn::Load(d, dot[r] + x), hn::Set(d, scale_[r]), hn::LoadU(d, bias + x)), d, s + x);
         }
+      }
+      for (int r = 0; search && r < searched_; ++r) find_nearest(r, dot[queries_ + r], key, count);
+    }
+  }
+
+  // Compares a searched row with the keys [key, key + count), of which few are nearer than all before them.
+  HWY_INLINE void find_nearest(int r, const float (&similarity)[kKeyGroup], int64_t key, int64_t count) const {
+    const PanelTag d;
+    float& best = block_->best_similarity[r];
+    for (int64_t first = 0; first < count; first += kLanes) {
+      if (hn::AllFalse(d, hn::Gt(hn::Load(d, similarity + first), hn::Set(d, best)))) continue;
+      for (int64_t i = first; i < std::min(first + kLanes, count); ++i) {
+        if (!(similarity[i] > best)) continue;
+        best = similarity[i];
+        block_->best_centroid[r] = static_cast<int32_t>(key + i);
       }
     }
   }

@@ -93,18 +93,20 @@ HWY_NOINLINE void dot_key_group(const float* HWY_RESTRICT rows, const T* HWY_RES
 
 inline constexpr int kKeyVectors = kKeyGroup / kLanes;
 
-// dot[row][key] <- rows[row] . keys[key] for up to kKeyGroup keys; rows are `dim` floats apart. The next group is
-// fetched row by row: the transposed access alone loses half the bandwidth.
-template <int R, class T>
-HWY_NOINLINE void dot_key_group(const float* HWY_RESTRICT rows, const T* HWY_RESTRICT keys, int64_t stride,
-                                int64_t count, int64_t dim, float (&dot)[R][kKeyGroup]) {
+// As dot_key_group(). Whole: there are kKeyGroup keys, and the addresses of all are found from four of them, since
+// sixteen do not fit in registers.
+template <int R, bool Whole, class T>
+HWY_NOINLINE void dot_keys(const float* HWY_RESTRICT rows, const T* HWY_RESTRICT keys, int64_t stride, int64_t count,
+                           int64_t dim, float (&dot)[R][kKeyGroup]) {
   const PanelTag d;
   constexpr int64_t kColumns = 16 / static_cast<int64_t>(sizeof(T));  // of a 128-bit block
   PanelVector acc[R][kKeyVectors];
   for (int r = 0; r < R; ++r) {
     for (int g = 0; g < kKeyVectors; ++g) acc[r][g] = hn::Zero(d);
   }
-  const T* at[kKeyGroup];
+  const T* fours[kKeyGroup / 4];  // every fourth key, at the next columns
+  for (int64_t four = 0; four < kKeyGroup / 4; ++four) fours[four] = keys + 4 * four * stride;
+  const T* at[kKeyGroup];  // of fewer keys: each of them, the last one again and again
   for (int64_t key = 0; key < kKeyGroup; ++key) at[key] = keys + std::min(key, count - 1) * stride;
   RowsAhead<T> ahead(keys + kKeyGroup * stride, stride, dim);
   const auto add = [&](int g, int64_t column, PanelVector of_keys) HWY_ATTR {
@@ -125,15 +127,22 @@ HWY_NOINLINE void dot_key_group(const float* HWY_RESTRICT rows, const T* HWY_RES
     for (int line = 0; line < 4; ++line) ahead.fetch_line();
 #pragma GCC unroll 4
     for (int g = 0; g < kKeyVectors; ++g) {
-      const T* const* group = at + g * kLanes;
-      PanelVector a = load_blocks(d, group, i), b = load_blocks(d, group + 1, i);
-      PanelVector c = load_blocks(d, group + 2, i), e = load_blocks(d, group + 3, i);
+      const T* group[kLanes];
+#pragma GCC unroll 16
+      for (int key = 0; key < kLanes; ++key) {
+        const int64_t k = g * kLanes + key;
+        group[key] = Whole ? fours[k / 4] + k % 4 * stride : at[k] + i;
+      }
+      PanelVector a = load_blocks(d, group, 0), b = load_blocks(d, group + 1, 0);
+      PanelVector c = load_blocks(d, group + 2, 0), e = load_blocks(d, group + 3, 0);
       transpose(d, a, b, c, e);
       add_columns(g, i, a);
       add_columns(g, i + kColumns / 4, b);
       add_columns(g, i + kColumns / 2, c);
       add_columns(g, i + 3 * kColumns / 4, e);
     }
+#pragma GCC unroll 4
+    for (const T*& four : fours) four += kColumns;
   }
   for (int64_t i = whole; i < dim; ++i) {
     alignas(64) float column[kKeyGroup];
@@ -145,50 +154,67 @@ HWY_NOINLINE void dot_key_group(const float* HWY_RESTRICT rows, const T* HWY_RES
   }
 }
 
+// dot[row][key] <- rows[row] . keys[key] for up to kKeyGroup keys; rows are `dim` floats apart. The next group is
+// fetched row by row: the transposed access alone loses half the bandwidth.
+template <int R, class T>
+HWY_INLINE void dot_key_group(const float* HWY_RESTRICT rows, const T* HWY_RESTRICT keys, int64_t stride, int64_t count,
+                              int64_t dim, float (&dot)[R][kKeyGroup]) {
+  if (count == kKeyGroup) return dot_keys<R, true>(rows, keys, stride, count, dim, dot);
+  dot_keys<R, false>(rows, keys, stride, count, dim, dot);
+}
+
 #endif  // HWY_TARGET == HWY_SCALAR
 
-// acc[column] <- acc[column] + sum_i p[i] values[i][column] over `Keys` keys. Of bfloat16 the whole pairs of vectors of
-// columns have the lower column of each lane first, then the upper ones: see in_order().
-template <int Keys, class T>
-HWY_INLINE void add_values(const float* HWY_RESTRICT p, const T* HWY_RESTRICT values, int64_t stride, int64_t dim,
-                           float* HWY_RESTRICT acc) {
-  static_assert(Keys <= 8);  // or the weights would not stay in registers
+inline constexpr int64_t kValueRows = 8;               // are fetched ahead
+inline constexpr int64_t kSummedColumns = 8 * kLanes;  // summed in registers
+
+// acc[column] <- acc[column] + sum_i p[i] values[i][column] over V vectors of columns
+template <int V, class T>
+HWY_INLINE void add_columns_of_values(const float* HWY_RESTRICT p, const T* HWY_RESTRICT values, int64_t stride,
+                                      int64_t count, float* HWY_RESTRICT acc) {
   const PanelTag d;
-  constexpr int64_t kStep = kNarrow<T> ? 2 * kLanes : kLanes;  // columns
-  RowsAhead<T> ahead(values + Keys * stride, stride, dim);
-  PanelVector weights[Keys];
+  PanelVector sums[V];
 #pragma GCC unroll 8
-  for (int i = 0; i < Keys; ++i) weights[i] = hn::Set(d, p[i]);
-  int64_t column = 0;
-  for (; column + kStep <= dim; column += kStep) {
-    for (int64_t i = 0; i < Keys * kStep; i += kLineOf<T>) ahead.fetch_line();
-    PanelVector sum = hn::LoadU(d, acc + column);
-    if constexpr (kNarrow<T>) {
-      PanelVector upper = hn::LoadU(d, acc + column + kLanes);
-#pragma GCC unroll 8
-      for (int i = 0; i < Keys; ++i) {
-        const PanelVector pairs = load_pairs(values + i * stride + column);
-        sum = hn::MulAdd(weights[i], lower_columns(pairs), sum);
-        upper = hn::MulAdd(weights[i], upper_columns(pairs), upper);
+  for (int v = 0; v < V; ++v) sums[v] = hn::LoadU(d, acc + v * kLanes);
+  for (int64_t i = 0; i < count; ++i) {
+    const PanelVector weight = hn::Set(d, p[i]);
+    const T* row = values + i * stride;
+    for (int64_t line = 0; line < V * kLanes; line += kLineOf<T>) hwy::Prefetch(row + kValueRows * stride + line);
+    if constexpr (kNarrow<T> && V > 1) {
+#pragma GCC unroll 4
+      for (int v = 0; v < V; v += 2) {
+        const PanelVector pairs = load_pairs(row + v * kLanes);
+        sums[v] = hn::MulAdd(weight, lower_columns(pairs), sums[v]);
+        sums[v + 1] = hn::MulAdd(weight, upper_columns(pairs), sums[v + 1]);
       }
-      hn::StoreU(upper, d, acc + column + kLanes);
     } else {
 #pragma GCC unroll 8
-      for (int i = 0; i < Keys; ++i) sum = hn::MulAdd(weights[i], hn::LoadU(d, values + i * stride + column), sum);
+      for (int v = 0; v < V; ++v) sums[v] = hn::MulAdd(weight, load_wide(row + v * kLanes), sums[v]);
     }
-    hn::StoreU(sum, d, acc + column);
   }
-  if (kNarrow<T> && column + kLanes <= dim) {
-    PanelVector sum = hn::LoadU(d, acc + column);
 #pragma GCC unroll 8
-    for (int i = 0; i < Keys; ++i) sum = hn::MulAdd(weights[i], load_wide(values + i * stride + column), sum);
-    hn::StoreU(sum, d, acc + column);
-    column += kLanes;
-  }
+  for (int v = 0; v < V; ++v) hn::StoreU(sums[v], d, acc + v * kLanes);
+}
+
+// The same over all columns, for up to kValueRows keys. Memory gives most if rows are read whole, one after another, so
+// the sums are in registers: up to 8 vectors of them. Of bfloat16 the whole pairs of vectors of columns have the lower
+// column of each lane first, then the upper ones: see in_order().
+template <class T>
+HWY_INLINE void add_values(const float* HWY_RESTRICT p, const T* HWY_RESTRICT values, int64_t stride, int64_t count,
+                           int64_t dim, float* HWY_RESTRICT acc) {
+  int64_t column = 0;
+  const auto add = [&](auto vectors) HWY_ATTR {
+    add_columns_of_values<vectors>(p, values + column, stride, count, acc + column);
+    column += vectors * kLanes;
+  };
+  while (column + 8 * kLanes <= dim) add(std::integral_constant<int, 8>());
+  if (column + 4 * kLanes <= dim) add(std::integral_constant<int, 4>());
+  if (column + 2 * kLanes <= dim) add(std::integral_constant<int, 2>());
+  if (column + kLanes <= dim) add(std::integral_constant<int, 1>());
   const hn::CappedTag<float, 1> one;
   for (; column < dim; ++column) {
     auto sum = hn::LoadU(one, acc + column);
-    for (int i = 0; i < Keys; ++i) {
+    for (int64_t i = 0; i < count; ++i) {
       sum = hn::MulAdd(hn::Set(one, p[i]), hn::Set(one, as_float(values[i * stride + column])), sum);
     }
     hn::StoreU(sum, one, acc + column);
