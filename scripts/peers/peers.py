@@ -23,6 +23,7 @@ HEADS, DIM, BETA, CHUNK, CENTROIDS = 6, 128, 8.0, 128, 2048
 PRODUCT = 2048  # size of the matrices of the ceiling
 LONG = 32768  # from here on a call takes minutes: torch is left out, and the checked call is the only round
 GGML_FORMS = [{"form": form, "type": type} for form in ("flash", "composed") for type in ("float32", "float16")]
+HEADS_FIRST = "ovq attention, heads first"  # on a cache that has one head after another, as the other libraries have it
 GGML_TRIAL = 2048  # tokens of a prefill that its forms are tried on
 
 
@@ -81,7 +82,8 @@ class Prefill:
     def check(self):
         """Also keeps how long each took."""
         self.checked = {}
-        results = {"ovq attention": lambda o: o[0].numpy(), "torch": lambda o: o.transpose(0, 1).numpy()}
+        ours = dict.fromkeys(["ovq attention", HEADS_FIRST], lambda o: o[0].numpy())
+        results = {**ours, "torch": lambda o: o.transpose(0, 1).numpy()}
         for name, run in self.peers.items():
             seconds, o = self.first.pop(name, None) or run()
             self.checked[name] = seconds
@@ -121,8 +123,10 @@ class Decode(Prefill):
         last = q[:, -1:].contiguous()
         self.arrays = [last[0].numpy(), k[0].numpy(), v[0].numpy()]
         heads_first = [x[0].transpose(0, 1).contiguous() for x in (last, k, v)]
+        _, k_first, v_first = (x.transpose(0, 1)[None] for x in heads_first)
         self.peers = {
             "ovq attention": lambda: timed(lambda: ovq.attention(last, k, v, BETA, query_offset=length - 1)),
+            HEADS_FIRST: lambda: timed(lambda: ovq.attention(last, k_first, v_first, BETA, query_offset=length - 1)),
             "torch": lambda: timed(lambda: torch_attention(*heads_first)),
         }
         self.add_workers(workers, "decode", work, [x.numpy() for x in heads_first])
