@@ -4,6 +4,7 @@
 #include <cmath>
 #include <stdexcept>
 #include <string_view>
+#include <tuple>
 
 #include "ovq/base/closest.h"
 
@@ -124,7 +125,7 @@ constexpr Sizes kText = paper_sizes({.layers = 17, .width = 1024, .heads = 8, .m
 constexpr Sizes kChoice = paper_sizes({.layers = 21, .width = 1280, .heads = 10, .mlp = 3200, .vocab = 32'000});
 
 // Of AdamW. What was found here for the small scales; the paper's, where it does not depend on the layers.
-constexpr double kSmallScalesRate = 2e-3;
+constexpr double kTinyRate = 8e-3, kSmallRate = 2e-3;
 constexpr double kPaperVqRate = 4e-4, kPaperTextRate = 8e-4, kPaperChoiceRate = 8e-4;
 constexpr double kLastRate = 1e-5, kLastChoiceRate = 2e-5;
 
@@ -247,20 +248,19 @@ std::vector<std::pair<std::string, ModelPreset>> paper_presets() {
 
 std::vector<std::pair<std::string, ModelPreset>> all_presets() {
   std::vector<std::pair<std::string, ModelPreset>> all;
-  for (const auto& [scale, sizes] : {std::pair{"tiny", kTiny}, {"small", kSmall}}) {
+  for (const auto& [scale, sizes, rate] : {std::tuple{"tiny", kTiny, kTinyRate}, {"small", kSmall, kSmallRate}}) {
     for (const std::string& name : pattern_names()) {
       const bool plain = name.ends_with(kPlain);
       const Pattern& pattern = *find_pattern(plain ? name.substr(0, name.size() - kPlain.size()) : name);
       const ModelConfig config = make_config(pattern, sizes, plain ? Form::plain : Form::aided);
-      all.emplace_back(
-          std::string(scale) + "/" + name,
-          ModelPreset{.config = config, .learning_rate = kSmallScalesRate, .min_learning_rate = kLastRate});
+      all.emplace_back(std::string(scale) + "/" + name,
+                       ModelPreset{.config = config, .learning_rate = rate, .min_learning_rate = kLastRate});
     }
   }
   for (const Pattern& pattern : patterns()) {
     all.emplace_back(std::string("small/text-") + pattern.name,
                      ModelPreset{.config = make_config(pattern, kSmallText, Form::plain),
-                                 .learning_rate = kSmallScalesRate,
+                                 .learning_rate = kSmallRate,
                                  .min_learning_rate = kLastRate});
   }
   for (auto& preset : paper_presets()) all.push_back(std::move(preset));

@@ -20,6 +20,7 @@
 #include "ovq/kernels/ovq_state.h"
 #include "ovq/kernels/reference/matrix.h"
 #include "ovq/kernels/reference/ovq_dictionary.h"
+#include "ovq/kernels/reference/ovq_dictionary_backward.h"
 
 namespace ovq::kernels::reference {
 

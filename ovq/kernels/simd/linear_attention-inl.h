@@ -293,11 +293,10 @@ HWY_INLINE void store_value_gradients(const LinearCall& call, const Piece& piece
   if (call.d_skips != nullptr) call.d_skips[piece.index * call.v.heads + index] += d_skip;
 }
 
-HWY_INLINE void add_rows(const float* from, int64_t n, int64_t columns, bool add, float* to) {
+HWY_INLINE void add_rows(const float* from, int64_t n, int64_t columns, float* to) {
   const Tag d;
   for (int64_t j = 0; j < n * columns; j += kLanes) {
-    const Vector x = hn::LoadU(d, from + j);
-    hn::StoreU(add ? hn::Add(hn::LoadU(d, to + j), x) : x, d, to + j);
+    hn::StoreU(hn::Add(hn::LoadU(d, to + j), hn::LoadU(d, from + j)), d, to + j);
   }
 }
 
@@ -343,15 +342,16 @@ HWY_NOINLINE void linear_backward(const LinearCall& call, const Piece& piece, co
                                .state = states.at(index, chunk),
                                .next_state = states.at(index, chunk + 1),
                                .d_state = states.own(index),
-                               .d_q = x.d_q,
-                               .d_k = x.d_k,
+                               .d_q = h == 0 ? x.all_d_q : x.d_q,
+                               .d_k = h == 0 ? x.all_d_k : x.d_k,
                                .d_v = x.d_v,
                                .d_sums = d_sums},
                               decays, scratch, ahead);
         sum_to_end(d_sums, n);
         store_value_gradients(call, piece, index, first, n, x, d_sums);
-        add_rows(x.d_q, n, x.keys, h > 0, x.all_d_q);
-        add_rows(x.d_k, n, x.keys, h > 0, x.all_d_k);
+        if (h == 0) continue;
+        add_rows(x.d_q, n, x.keys, x.all_d_q);
+        add_rows(x.d_k, n, x.keys, x.all_d_k);
       }
       store_rows(x.all_d_q, n, key_dim, call.scale, series(call.d_q, sequence, group), first);
       store_rows(x.all_d_k, n, key_dim, 1.0f, series(call.d_k, sequence, group), first);
