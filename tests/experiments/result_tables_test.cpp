@@ -11,7 +11,9 @@ namespace {
 
 Experiment first_experiment() {
   const TemporaryDirectory directory;
-  return read_experiment_set(write_set(directory, short_set())).experiments.front();
+  Experiment first = read_experiment_set(write_set(directory, short_set())).experiments.front();
+  first.options["learning_rate"] = 2e-3;
+  return first;
 }
 
 TEST(Results, AFileHoldsAllOfThem) {
