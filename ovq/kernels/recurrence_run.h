@@ -39,6 +39,7 @@ Borders check_borders(const char* op, std::span<const Piece> pieces, Borders bor
   const int64_t wanted = saved_floats(pieces, borders);
   check(static_cast<int64_t>(saved.size()) == wanted, op, "saved has ", saved.size(), " elements; must have ", wanted);
   borders.data = const_cast<float*>(saved.data());
+  borders.past_caches = wanted > kCachedFloats && is_aligned(borders.data);
   return borders;
 }
 

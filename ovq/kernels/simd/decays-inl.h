@@ -22,13 +22,14 @@ template <class T>
 struct Series {
   T* data = nullptr;
   ptrdiff_t stride = 0;
+  bool past_caches = false;
   T* operator[](int64_t t) const { return data + t * stride; }
 };
 
 template <class T>
 HWY_INLINE Series<T> series(const Strided<T>& view, const Run& sequence, int64_t head) {
   if (view.data == nullptr) return {};
-  return {view.row(sequence.batch, sequence.first, head), view.time_stride};
+  return {view.row(sequence.batch, sequence.first, head), view.time_stride, view.past_caches};
 }
 
 // With G_i the sum of g up to token i. The sums are kept in double and as two floats each: differences of them are what
@@ -107,7 +108,7 @@ HWY_INLINE void load_rows(const Series<const float>& from, int64_t first, int64_
 // rows of a tensor <- factor * matrix
 HWY_INLINE void store_rows(const float* matrix, int64_t n, int64_t size, float factor, const Series<float>& to,
                            int64_t first) {
-  for (int64_t i = 0; i < n; ++i) store_row(matrix + i * padded(size), size, factor, to[first + i]);
+  for (int64_t i = 0; i < n; ++i) store_row(matrix + i * padded(size), size, factor, to[first + i], to.past_caches);
 }
 
 // A state [rows, state_stride(columns)] from a view [sequences, rows, heads, columns]; zeros where there is none.
@@ -126,6 +127,11 @@ HWY_INLINE void store_state(const float* state, int64_t rows, int64_t columns, c
   if (view.data == nullptr) return;
   for (int64_t i = 0; i < rows; ++i)
     store_row(state + i * state_stride(columns), columns, 1.0f, view.row(index, i, head));
+}
+
+// border <- state of so many floats, where borders are wanted
+HWY_INLINE void keep_state(const float* state, float* border, int64_t floats) {
+  if (border != nullptr) std::memcpy(border, state, floats * sizeof(float));
 }
 
 // sum_ij a_ij b_ij of two states

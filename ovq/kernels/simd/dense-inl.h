@@ -16,6 +16,7 @@
 #include <cstdint>
 #include <cstring>
 
+#include "hwy/cache_control.h"
 #include "hwy/highway.h"
 #include "ovq/kernels/simd/recurrence_kernels.h"
 
@@ -87,6 +88,8 @@ struct Product {
   ptrdiff_t start_stride = 0;
   float factor = 1;
   const float* first_factors = nullptr;  // nullptr: ones
+  float* copy = nullptr;                 // a second place for the result, with rows as far apart; nullptr: none
+  bool past_caches = false;              // writes the result, or its copy if there is one, past the caches
   bool lower = false;  // only the columns up to the row are wanted; what is right of them may be anything
   // Rows of which first_factors, `lower` and Part::lower speak; nullptr: in order from 0. Ascending.
   const int64_t* index = nullptr;
@@ -174,6 +177,22 @@ HWY_INLINE void scale_and_add_start(const Product& product, int64_t row, int64_t
 }
 
 template <int R, int V>
+HWY_INLINE void store_tile(const Vector (&acc)[R][V], float* to, ptrdiff_t stride, bool past_caches) {
+  const Tag d;
+#pragma GCC unroll 8
+  for (int r = 0; r < R; ++r) {
+#pragma GCC unroll 8
+    for (int x = 0; x < V; ++x) {
+      if (past_caches) {
+        hn::Stream(acc[r][x], d, to + r * stride + x * kLanes);
+      } else {
+        hn::StoreU(acc[r][x], d, to + r * stride + x * kLanes);
+      }
+    }
+  }
+}
+
+template <int R, int V>
 HWY_NOINLINE void product_tile(const Product& product, int64_t row, int64_t column) {
   const Tag d;
   Vector acc[R][V];
@@ -192,12 +211,10 @@ HWY_NOINLINE void product_tile(const Product& product, int64_t row, int64_t colu
   for (const Term* term : {&product.second, &product.third}) {
     if (term->depth > 0) add_term(product, *term, row, column, acc);
   }
-#pragma GCC unroll 8
-  for (int r = 0; r < R; ++r) {
-    float* const to = product.out + (row + r) * product.out_stride + column;
-#pragma GCC unroll 8
-    for (int x = 0; x < V; ++x) hn::StoreU(acc[r][x], d, to + x * kLanes);
-  }
+  const ptrdiff_t at = row * product.out_stride + column;
+  const bool has_copy = product.copy != nullptr;
+  store_tile(acc, product.out + at, product.out_stride, product.past_caches && !has_copy);
+  if (has_copy) store_tile(acc, product.copy + at, product.out_stride, product.past_caches);
 }
 
 template <int V>
@@ -341,13 +358,28 @@ HWY_NOINLINE void solve_unit(const Solve& solve) {
 }
 
 #if HWY_TARGET != HWY_SCALAR
-// to[j][i] <- from[i][j] for i < 4 and j < `columns`, at most 4; four columns of `from` are there.
-HWY_INLINE void transpose_block(const float* HWY_RESTRICT from, ptrdiff_t from_stride, int64_t columns,
+using Quad = hn::FixedTag<float, 4>;
+
+// Four floats of each row from, from + 4 stride, from + 8 stride ..., as many as fit
+template <class D>
+HWY_INLINE hn::Vec<D> load_quads(D tag, const float* from, ptrdiff_t stride) {
+  if constexpr (hn::MaxLanes(D()) == 4) {
+    return hn::LoadU(tag, from);
+  } else {
+    const hn::Half<D> half;
+    const ptrdiff_t rows = hn::MaxLanes(half);
+    return hn::Combine(tag, load_quads(half, from + rows * stride, stride), load_quads(half, from, stride));
+  }
+}
+
+// to[j][i] <- from[i][j] for i < lanes and j < `columns`, at most 4; four columns of `from` are there.
+template <class D>
+HWY_INLINE void transpose_block(D tag, const float* HWY_RESTRICT from, ptrdiff_t from_stride, int64_t columns,
                                 float* HWY_RESTRICT to, ptrdiff_t to_stride) {
-  const hn::FixedTag<float, 4> tag;
-  const hn::Repartition<double, decltype(tag)> wide;
-  const auto a = hn::LoadU(tag, from), b = hn::LoadU(tag, from + from_stride);
-  const auto c = hn::LoadU(tag, from + 2 * from_stride), d = hn::LoadU(tag, from + 3 * from_stride);
+  const hn::Repartition<double, D> wide;
+  const auto a = load_quads(tag, from, from_stride), b = load_quads(tag, from + from_stride, from_stride);
+  const auto c = load_quads(tag, from + 2 * from_stride, from_stride),
+             d = load_quads(tag, from + 3 * from_stride, from_stride);
   const auto ab_low = hn::BitCast(wide, hn::InterleaveLower(tag, a, b));
   const auto ab_high = hn::BitCast(wide, hn::InterleaveUpper(tag, a, b));
   const auto cd_low = hn::BitCast(wide, hn::InterleaveLower(tag, c, d));
@@ -359,24 +391,25 @@ HWY_INLINE void transpose_block(const float* HWY_RESTRICT from, ptrdiff_t from_s
 }
 #endif
 
-// to[j][i] <- from[i][j] for i < rows, j < columns; the rest of the padded rows of `to` is zero. In strips of rows, of
-// which L1 holds all columns.
+// to[j][i] <- from[i][j] for i < rows, j < columns; the rest of the padded rows of `to` is zero.
 HWY_NOINLINE void transpose(const float* HWY_RESTRICT from, ptrdiff_t from_stride, int64_t rows, int64_t columns,
                             float* HWY_RESTRICT to, ptrdiff_t to_stride) {
   int64_t whole = 0;
 #if HWY_TARGET != HWY_SCALAR
-  constexpr int64_t kStrip = 16;
-  whole = rows / 4 * 4;
-  for (int64_t strip = 0; strip < whole; strip += kStrip) {
-    const int64_t end = strip + kStrip < whole ? strip + kStrip : whole;
-    for (int64_t j = 0; j < columns; j += 4) {
-      for (int64_t i = strip; i < end; i += 4) {
-        transpose_block(from + i * from_stride + j, from_stride, columns - j, to + j * to_stride + i, to_stride);
+  const auto blocks = [&](auto tag) HWY_ATTR {
+    const int64_t lanes = hn::MaxLanes(tag);
+    for (; whole + lanes <= rows; whole += lanes) {
+      for (int64_t j = 0; j < columns; j += 4) {
+        transpose_block(tag, from + whole * from_stride + j, from_stride, columns - j, to + j * to_stride + whole,
+                        to_stride);
       }
     }
-  }
+  };
+  blocks(Tag());
+  blocks(Quad());
 #endif
   const int64_t end = padded(rows);
+  if (whole == end) return;
   for (int64_t j = 0; j < columns; ++j) {
     for (int64_t i = whole; i < rows; ++i) to[j * to_stride + i] = from[i * from_stride + j];
     for (int64_t i = rows; i < end; ++i) to[j * to_stride + i] = 0.0f;
@@ -410,11 +443,16 @@ HWY_INLINE void load_row(const float* from, int64_t size, float factor, float* H
   for (const int64_t end = padded(size); j < end; ++j) to[j] = 0.0f;
 }
 
-// to <- factor * from over `size` numbers, the padding left out
-HWY_INLINE void store_row(const float* HWY_RESTRICT from, int64_t size, float factor, float* to) {
+// to <- factor * from over `size` numbers, the padding left out; past the caches only whole vectors
+HWY_INLINE void store_row(const float* HWY_RESTRICT from, int64_t size, float factor, float* to,
+                          bool past_caches = false) {
   const Tag d;
   const Vector f = hn::Set(d, factor);
   int64_t j = 0;
+  if (past_caches) {
+    for (; j < size; j += kLanes) hn::Stream(hn::Mul(f, hn::LoadU(d, from + j)), d, to + j);
+    return;
+  }
   for (; j + kLanes <= size; j += kLanes) hn::StoreU(hn::Mul(f, hn::LoadU(d, from + j)), d, to + j);
   for (; j < size; ++j) to[j] = factor * from[j];
 }

@@ -117,23 +117,23 @@ HWY_NOINLINE void load_delta_chunk(const DeltaCall& call, const Run& sequence, i
   delta_scores(chunk, x);
 }
 
-// written <- V', from the state before the chunk
+// x.written <- V', from the state before the chunk
 HWY_NOINLINE void delta_written(const DeltaCall& call, const Run& sequence, int64_t head, const DeltaChunk& chunk,
-                                const float* state, const DeltaScratch& x, Ahead& ahead, float* written) {
+                                const float* state, const DeltaScratch& x, Ahead& ahead) {
   const int64_t first = chunk.first, n = chunk.n;
   const Series<const float> v = series(call.v, sequence, head);
-  for (int64_t i = 0; i < n; ++i) load_row(v[first + i], x.value_dim, chunk.strength[i], written + i * x.values);
+  for (int64_t i = 0; i < n; ++i) load_row(v[first + i], x.value_dim, chunk.strength[i], x.written + i * x.values);
   // V' <- (I - A)^(-1) (B V - B E K S)
   multiply({.rows = n,
             .columns = x.values,
-            .out = written,
+            .out = x.written,
             .out_stride = x.values,
             .first = rows_of(x.k, x.keys, state, x.stride, x.key_dim),
-            .start = written,
+            .start = x.written,
             .start_stride = x.values,
             .first_factors = chunk.read_strength},
            ahead);
-  solve_unit({.n = n, .columns = x.values, .a = x.a, .a_stride = kChunk, .x = written, .x_stride = x.values});
+  solve_unit({.n = n, .columns = x.values, .a = x.a, .a_stride = kChunk, .x = x.written, .x_stride = x.values});
 }
 
 // What the chunk that begins with `first` will load, over two products.
@@ -149,27 +149,24 @@ HWY_INLINE void fetch_delta_chunk(const DeltaCall& call, const Run& sequence, in
 HWY_NOINLINE void delta_forward(const DeltaCall& call, const Piece& piece, const HeadRange& range, float* memory) {
   const DeltaScratch x(call, range.count, memory, false);
   const Run& sequence = piece.sequence;
-  const int64_t matrix = call.borders.matrix(), chunks = chunks_of(sequence.length), end = range.first + range.count;
-  const auto state_at = [&](int64_t head, int64_t chunk) {
-    float* const border = call.borders.of(piece, head);
-    return border != nullptr ? border + chunk * matrix : x.own_state(head - range.first);
-  };
-  const auto written_at = [&](int64_t head, int64_t chunk) {
-    float* const border = call.borders.of(piece, head);
-    return border != nullptr ? border + chunk * matrix + x.key_dim * x.stride : x.written;
-  };
+  const int64_t chunks = chunks_of(sequence.length), end = range.first + range.count;
   Ahead ahead;
   for (int64_t head = range.first; head < end; ++head) {
-    load_state(call.state, piece.index, head, x.key_dim, x.value_dim, state_at(head, 0));
+    float* const state = x.own_state(head - range.first);
+    load_state(call.state, piece.index, head, x.key_dim, x.value_dim, state);
+    keep_state(state, call.borders.at(piece, head, 0), x.key_dim * x.stride);
   }
   for (int64_t index = 0; index < chunks; ++index) {
     for (int64_t head = range.first; head < end; ++head) {
       const DeltaChunk chunk(call, sequence, head, index * kChunk);
-      const float* const state = state_at(head, index);
+      float* const state = x.own_state(head - range.first);
       fetch_delta_chunk(call, sequence, head, chunk.first + kChunk, x, ahead);
       load_delta_chunk(call, sequence, head, chunk, x);
-      float* const written = written_at(head, index);
-      delta_written(call, sequence, head, chunk, state, x, ahead, written);
+      delta_written(call, sequence, head, chunk, state, x, ahead);
+      if (float* const border = call.borders.at(piece, head, index); border != nullptr) {
+        store_rows(x.written, chunk.n, x.values, 1.0f,
+                   {border + x.key_dim * x.stride, x.values, call.borders.past_caches}, 0);
+      }
       // O <- E Q S + P V', in place where rows need no padding
       const Series<float> o = series(call.o, sequence, head);
       const bool in_place = x.value_dim == x.values;
@@ -178,25 +175,29 @@ HWY_NOINLINE void delta_forward(const DeltaCall& call, const Piece& piece, const
                 .out = in_place ? o[chunk.first] : x.o,
                 .out_stride = in_place ? o.stride : x.values,
                 .first = rows_of(x.q, x.keys, state, x.stride, x.key_dim),
-                .second = rows_of(x.scores, kChunk, written, x.values, chunk.n, Part::lower),
-                .first_factors = chunk.decays.from_start},
+                .second = rows_of(x.scores, kChunk, x.written, x.values, chunk.n, Part::lower),
+                .first_factors = chunk.decays.from_start,
+                .past_caches = o.past_caches},
                ahead);
       if (!in_place) store_rows(x.o, chunk.n, x.value_dim, 1.0f, o, chunk.first);
       // S' <- e^{G_n} S + (F K)^T V'
       scale_rows(x.k, x.keys, chunk.decays.to_end, chunk.n, x.keys, x.scaled);
       multiply({.rows = x.key_dim,
                 .columns = x.values,
-                .out = state_at(head, index + 1),
+                .out = state,
                 .out_stride = x.stride,
-                .first = columns_of(x.scaled, x.keys, written, x.values, chunk.n),
+                .first = columns_of(x.scaled, x.keys, x.written, x.values, chunk.n),
                 .start = state,
                 .start_stride = x.stride,
-                .factor = chunk.decays.total});
+                .factor = chunk.decays.total,
+                .copy = call.borders.at(piece, head, index + 1),
+                .past_caches = call.borders.past_caches});
     }
   }
   for (int64_t head = range.first; head < end; ++head) {
-    store_state(state_at(head, chunks), x.key_dim, x.value_dim, call.last_state, piece.index, head);
+    store_state(x.own_state(head - range.first), x.key_dim, x.value_dim, call.last_state, piece.index, head);
   }
+  hwy::FlushStream();
 }
 
 // X in x.x; D in x.d_scores, M in x.d_a; dO in x.o, dS' in x.state.
@@ -265,13 +266,13 @@ HWY_NOINLINE void delta_backward_chunk(const DeltaCall& call, const Piece& piece
                                        const DeltaScratch& x, Ahead& ahead) {
   const Tag d;
   const Run& sequence = piece.sequence;
-  const int64_t matrix = call.borders.matrix();
   const Series<const float> v = series(call.v, sequence, head);
   const Series<float> d_k = series(call.d_k, sequence, head), d_v = series(call.d_v, sequence, head),
                       d_g = series(call.d_g, sequence, head), d_beta = series(call.d_beta, sequence, head);
   const DeltaChunk chunk(call, sequence, head, index * kChunk);
   const int64_t first = chunk.first, n = chunk.n;
-  const float *const state = call.borders.of(piece, head) + index * matrix, *const next = state + matrix;
+  const int64_t matrix = call.borders.matrix();
+  const float *const state = call.borders.at(piece, head, index), *const next = state + matrix;
   const float* const written = state + x.key_dim * x.stride;
   fetch_delta_chunk(call, sequence, head, first - kChunk, x, ahead);
   if (index > 0) {
@@ -297,8 +298,8 @@ HWY_NOINLINE void delta_backward_chunk(const DeltaCall& call, const Piece& piece
     for (int64_t j = 0; j < x.keys; j += kLanes) {
       hn::StoreU(hn::MulAdd(strength, hn::LoadU(d, read + j), hn::LoadU(d, write + j)), d, write + j);
     }
-    store_row(write, x.key_dim, 1.0f, d_k[first + i]);
-    store_row(x.x + i * x.values, x.value_dim, chunk.strength[i], d_v[first + i]);
+    store_row(write, x.key_dim, 1.0f, d_k[first + i], d_k.past_caches);
+    store_row(x.x + i * x.values, x.value_dim, chunk.strength[i], d_v[first + i], d_v.past_caches);
   }
   store_rows(x.d_q, n, x.key_dim, call.scale, series(call.d_q, sequence, head), first);
   d_sums[n - 1] += state_dot(x.state, next, x.key_dim, x.value_dim);
@@ -334,6 +335,7 @@ HWY_NOINLINE void delta_backward(const DeltaCall& call, const Piece& piece, cons
   for (int64_t i = 0; i < range.count; ++i) {
     store_state(x.own_state(i), x.key_dim, x.value_dim, call.d_state, piece.index, range.first + i);
   }
+  hwy::FlushStream();
 }
 
 }  // namespace HWY_NAMESPACE

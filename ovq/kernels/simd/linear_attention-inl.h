@@ -120,7 +120,8 @@ struct LinearScratch {
     decayed = carver.take(kChunk, kChunk);
     v = carver.take(kChunk, values);
     o = carver.take(kChunk, values);
-    states = carver.take(heads * key_dim, stride);
+    state = key_dim * stride;
+    states = carver.take(heads, state);
     if (backward) {
       d_q = carver.take(kChunk, keys);
       d_k = carver.take(kChunk, keys);
@@ -133,8 +134,10 @@ struct LinearScratch {
     size = carver.used();
   }
 
+  float* state_of(int64_t i) const { return states + i * state; }
+
   int64_t keys, values;
-  int64_t stride;  // of states
+  int64_t stride, state;  // of a state's rows, and of states
   float *q, *k, *k_t, *scaled, *scores, *decayed, *v, *o, *states;
   float *d_q = nullptr, *d_k = nullptr, *all_d_q = nullptr, *all_d_k = nullptr, *d_v = nullptr, *rest = nullptr;
   int64_t size = 0;
@@ -188,34 +191,17 @@ HWY_INLINE void fetch_linear_chunk(const LinearCall& call, const Run& sequence, 
   ahead.add(series(call.v, sequence, head), first, n, call.v.dim);
 }
 
-// Where the states of a head are: at the chunk borders if they are wanted, else one in scratch memory.
-class LinearStates {
- public:
-  LinearStates(const LinearCall& call, const Piece& piece, const HeadRange& range, const LinearScratch& x)
-      : call_(call), piece_(piece), first_(range.first), matrix_(call.q.dim * x.stride), own_(x.states) {}
-  float* at(int64_t head, int64_t chunk) const {
-    float* const border = call_.borders.of(piece_, head);
-    return border != nullptr ? border + chunk * matrix_ : own(head);
-  }
-  float* own(int64_t head) const { return own_ + (head - first_) * matrix_; }
-
- private:
-  const LinearCall& call_;
-  const Piece& piece_;
-  int64_t first_, matrix_;
-  float* own_;
-};
-
 HWY_NOINLINE void linear_forward(const LinearCall& call, const Piece& piece, const HeadRange& range, float* memory) {
   const LinearScratch x(call, range.count, memory, false);
   const Run& sequence = piece.sequence;
   const int64_t key_dim = call.q.dim, value_dim = call.v.dim, group_heads = call.group();
   const int64_t end = range.first + range.count, chunks = chunks_of(sequence.length);
-  const LinearStates states(call, piece, range, x);
   Decays decays;
   Ahead ahead;
   for (int64_t head = range.first; head < end; ++head) {
-    load_state(call.state, piece.index, head, key_dim, value_dim, states.at(head, 0));
+    float* const state = x.state_of(head - range.first);
+    load_state(call.state, piece.index, head, key_dim, value_dim, state);
+    keep_state(state, call.borders.at(piece, head, 0), x.state);
   }
   for (int64_t chunk = 0; chunk < chunks; ++chunk) {
     const int64_t first = chunk * kChunk, n = chunk_length(sequence, first);
@@ -224,7 +210,7 @@ HWY_NOINLINE void linear_forward(const LinearCall& call, const Piece& piece, con
       const bool first_of_group = index == range.first || index % group_heads == 0;
       if (first_of_group) load_keys_and_scores(call, sequence, group, first, n, x);
       const LinearHead head(call, sequence, index);
-      const float* const state = states.at(index, chunk);
+      float* const state = x.state_of(index - range.first);
       head.decays(first, n, decays);
       head.load_values(first, n, value_dim, x.v);
       decayed_scores(decays, n, x.scores, x.decayed);
@@ -244,28 +230,32 @@ HWY_NOINLINE void linear_forward(const LinearCall& call, const Piece& piece, con
                                            : x.o,
                 .start_stride = in_place ? head.v.stride : x.values,
                 .factor = head.skip,
-                .first_factors = decays.from_start},
+                .first_factors = decays.from_start,
+                .past_caches = o.past_caches},
                ahead);
       if (!in_place) store_rows(x.o, n, value_dim, 1.0f, o, first);
       // S' <- e^{G_n} S + (F K)^T V
       scale_rows(x.k, x.keys, decays.to_end, n, x.keys, x.scaled);
       multiply({.rows = key_dim,
                 .columns = x.values,
-                .out = states.at(index, chunk + 1),
+                .out = state,
                 .out_stride = x.stride,
                 .first = columns_of(x.scaled, x.keys, x.v, x.values, n),
                 .start = state,
                 .start_stride = x.stride,
-                .factor = decays.total},
+                .factor = decays.total,
+                .copy = call.borders.at(piece, index, chunk + 1),
+                .past_caches = call.borders.past_caches},
                ahead);
     }
   }
   for (int64_t head = range.first; head < end; ++head) {
-    store_state(states.at(head, chunks), key_dim, value_dim, call.last_state, piece.index, head);
+    store_state(x.state_of(head - range.first), key_dim, value_dim, call.last_state, piece.index, head);
   }
+  hwy::FlushStream();
 }
 
-// Gradients of what one token of a head multiplies: values, steps, decays.
+// Gradients of what one token of a head multiplies: values, steps, decays. x.o holds dO.
 HWY_INLINE void store_value_gradients(const LinearCall& call, const Piece& piece, int64_t index, int64_t first,
                                       int64_t n, const LinearScratch& x, const double* d_gates) {
   const Run& sequence = piece.sequence;
@@ -273,21 +263,27 @@ HWY_INLINE void store_value_gradients(const LinearCall& call, const Piece& piece
   const int64_t value_dim = call.v.dim;
   const Series<float> d_v = series(call.d_v, sequence, index), d_g = series(call.d_g, sequence, index),
                       d_steps = series(call.d_steps, sequence, index);
-  const Series<const float> d_o = series(call.d_o, sequence, index);
+  const Tag d;
+  const Vector skip = hn::Set(d, head.skip);
   double d_rate = 0, d_skip = 0;
   for (int64_t i = 0; i < n; ++i) {
     const int64_t t = first + i;
     const float step = head.step(t);
-    const float *const from = x.d_v + i * x.values, *const v = head.v[t], *const o = d_o[t];
-    float* const to = d_v[t];
-    for (int64_t j = 0; j < value_dim; ++j) to[j] = step * from[j] + head.skip * o[j];
+    const float *const v = head.v[t], *const o = x.o + i * x.values;
+    float* const own = x.d_v + i * x.values;
     if (call.d_skips != nullptr) d_skip += static_cast<double>(dot(o, v, value_dim));
     d_rate += d_gates[i] * static_cast<double>(step);
     if (d_g.data != nullptr) *d_g[t] = static_cast<float>(d_gates[i]);
     if (d_steps.data != nullptr) {
-      const double d_step = static_cast<double>(dot(from, v, value_dim));
+      const double d_step = static_cast<double>(dot(own, v, value_dim));
       *d_steps[t] = static_cast<float>(d_step + static_cast<double>(head.rate) * d_gates[i]);
     }
+    const Vector by_step = hn::Set(d, step);
+    for (int64_t j = 0; j < x.values; j += kLanes) {
+      const Vector through_skip = hn::Mul(skip, hn::LoadU(d, o + j));
+      hn::StoreU(hn::MulAdd(by_step, hn::LoadU(d, own + j), through_skip), d, own + j);
+    }
+    store_row(own, value_dim, 1.0f, d_v[t], d_v.past_caches);
   }
   if (call.d_rates != nullptr) call.d_rates[piece.index * call.v.heads + index] += d_rate;
   if (call.d_skips != nullptr) call.d_skips[piece.index * call.v.heads + index] += d_skip;
@@ -308,12 +304,11 @@ HWY_NOINLINE void linear_backward(const LinearCall& call, const Piece& piece, co
   const int64_t key_dim = call.q.dim, value_dim = call.v.dim, group_heads = call.group();
   const int64_t end = range.first + range.count;
   const LinearBackwardScratch scratch(rest, key_dim, value_dim);
-  const LinearStates states(call, piece, range, x);
   Decays decays;
   Ahead ahead;
   double d_sums[kChunk];
   for (int64_t head = range.first; head < end; ++head) {
-    load_state(call.d_last_state, piece.index, head, key_dim, value_dim, states.own(head));
+    load_state(call.d_last_state, piece.index, head, key_dim, value_dim, x.state_of(head - range.first));
   }
   for (int64_t chunk = chunks_of(sequence.length) - 1; chunk >= 0; --chunk) {
     const int64_t first = chunk * kChunk, n = chunk_length(sequence, first);
@@ -329,7 +324,7 @@ HWY_NOINLINE void linear_backward(const LinearCall& call, const Piece& piece, co
         fetch_linear_chunk(call, sequence, index, h == 0, chunk - 1, x, ahead);
         if (chunk > 0) {
           ahead.add(series(call.d_o, sequence, index), first - kChunk, kChunk, value_dim);
-          ahead.add({states.at(index, chunk - 1), x.stride}, 0, key_dim, value_dim);
+          ahead.add({call.borders.at(piece, index, chunk - 1), x.stride}, 0, key_dim, value_dim);
         }
         linear_backward_chunk({.n = n,
                                .key_dim = key_dim,
@@ -339,9 +334,9 @@ HWY_NOINLINE void linear_backward(const LinearCall& call, const Piece& piece, co
                                .v = x.v,
                                .scores = x.decayed,
                                .d_o = x.o,
-                               .state = states.at(index, chunk),
-                               .next_state = states.at(index, chunk + 1),
-                               .d_state = states.own(index),
+                               .state = call.borders.at(piece, index, chunk),
+                               .next_state = call.borders.at(piece, index, chunk + 1),
+                               .d_state = x.state_of(index - range.first),
                                .d_q = h == 0 ? x.all_d_q : x.d_q,
                                .d_k = h == 0 ? x.all_d_k : x.d_k,
                                .d_v = x.d_v,
@@ -358,8 +353,9 @@ HWY_NOINLINE void linear_backward(const LinearCall& call, const Piece& piece, co
     }
   }
   for (int64_t head = range.first; head < end; ++head) {
-    store_state(states.own(head), key_dim, value_dim, call.d_state, piece.index, head);
+    store_state(x.state_of(head - range.first), key_dim, value_dim, call.d_state, piece.index, head);
   }
+  hwy::FlushStream();
 }
 
 }  // namespace HWY_NAMESPACE

@@ -252,17 +252,15 @@ HWY_NOINLINE void mesa_forward(const MesaCall& call, const Piece& piece, int64_t
   const MesaScratch x(call, memory, false);
   const TokensInOrder all;
   const Run& sequence = piece.sequence;
-  const int64_t matrix = x.key_dim * x.stride, chunks = chunks_of(sequence.length);
-  float* const border = call.borders.of(piece, head);
-  const auto state_at = [&](int64_t chunk) { return border != nullptr ? border + chunk * matrix : x.state; };
-  load_mesa_state(call.state, piece.index, head, x, state_at(0));
+  const int64_t chunks = chunks_of(sequence.length);
+  load_mesa_state(call.state, piece.index, head, x, x.state);
+  keep_state(x.state, call.borders.at(piece, head, 0), x.key_dim * x.stride);
   load_row(call.lambda + head * x.key_dim, x.key_dim, 1.0f, x.lambda);
   for (int64_t i = 0; i < chunks; ++i) {
     const MesaChunk chunk(call, sequence, head, i * kChunk);
-    const float* const state = state_at(i);
     load_mesa_chunk(call, sequence, head, chunk, x);
     load_rows(series(call.q, sequence, head), chunk.first, chunk.n, x.key_dim, 1.0f, x.right);
-    solve_mesa(chunk, state, call.iterations, x);
+    solve_mesa(chunk, x.state, call.iterations, x);
     if (call.solution.data != nullptr) {
       store_rows(x.solution, chunk.n, x.key_dim, 1.0f, series(call.solution, sequence, head), chunk.first);
     }
@@ -272,7 +270,7 @@ HWY_NOINLINE void mesa_forward(const MesaCall& call, const Piece& piece, int64_t
               .columns = x.values,
               .out = x.o,
               .out_stride = x.values,
-              .first = rows_of(x.solution, x.keys, state + x.keys, x.stride, x.key_dim),
+              .first = rows_of(x.solution, x.keys, x.state + x.keys, x.stride, x.key_dim),
               .second = rows_of(x.scores, kChunk, x.written + x.keys, x.columns, chunk.n, Part::lower),
               .first_factors = chunk.decays.from_start});
     store_rows(x.o, chunk.n, x.value_dim, 1.0f, series(call.o, sequence, head), chunk.first);
@@ -280,14 +278,17 @@ HWY_NOINLINE void mesa_forward(const MesaCall& call, const Piece& piece, int64_t
     scale_rows(x.weighted_k, x.keys, chunk.decays.to_end, chunk.n, x.keys, x.scaled);
     multiply({.rows = x.key_dim,
               .columns = x.columns,
-              .out = state_at(i + 1),
+              .out = x.state,
               .out_stride = x.stride,
               .first = columns_of(x.scaled, x.keys, x.written, x.columns, chunk.n),
-              .start = state,
+              .start = x.state,
               .start_stride = x.stride,
-              .factor = chunk.decays.total});
+              .factor = chunk.decays.total,
+              .copy = call.borders.at(piece, head, i + 1),
+              .past_caches = call.borders.past_caches});
   }
-  store_mesa_state(state_at(chunks), x, call.last_state, piece.index, head);
+  store_mesa_state(x.state, x, call.last_state, piece.index, head);
+  hwy::FlushStream();
 }
 
 // s.right <- E dO G^T + ((dO V^T) . W) K, what the solutions get from the outputs; dO is [n, values].
@@ -323,7 +324,6 @@ HWY_NOINLINE void mesa_backward(const MesaCall& call, const Piece& piece, int64_
   const Tag d;
   const Run& sequence = piece.sequence;
   const int64_t matrix = x.key_dim * x.stride;
-  const float* const border = call.borders.of(piece, head);
   double* const d_lambda = call.d_lambda + (piece.index * call.q.heads + head) * x.key_dim;
   const Series<float> d_g = series(call.d_g, sequence, head), d_beta = series(call.d_beta, sequence, head),
                       d_k = series(call.d_k, sequence, head), d_v = series(call.d_v, sequence, head);
@@ -332,7 +332,7 @@ HWY_NOINLINE void mesa_backward(const MesaCall& call, const Piece& piece, int64_
   for (int64_t index = chunks_of(sequence.length) - 1; index >= 0; --index) {
     const MesaChunk chunk(call, sequence, head, index * kChunk);
     const int64_t first = chunk.first, n = chunk.n;
-    const float* const state = border + index * matrix;
+    const float* const state = call.borders.at(piece, head, index);
     load_mesa_chunk(call, sequence, head, chunk, x);
     load_rows(series(call.solved, sequence, head), first, n, x.key_dim, 1.0f, x.solved);
     load_rows(series(call.d_o, sequence, head), first, n, x.value_dim, 1.0f, x.d_written);
@@ -382,11 +382,12 @@ HWY_NOINLINE void mesa_backward(const MesaCall& call, const Piece& piece, int64_
       for (int64_t j = 0; j < x.keys; j += kLanes) {
         hn::StoreU(hn::MulAdd(strength, hn::LoadU(d, by_key + j), hn::LoadU(d, by_written + j)), d, by_key + j);
       }
-      store_row(by_key, x.key_dim, 1.0f, d_k[first + i]);
-      store_row(by_written + x.keys, x.value_dim, 1.0f, d_v[first + i]);
+      store_row(by_key, x.key_dim, 1.0f, d_k[first + i], d_k.past_caches);
+      store_row(by_written + x.keys, x.value_dim, 1.0f, d_v[first + i], d_v.past_caches);
     }
   }
   store_mesa_state(x.state, x, call.d_state, piece.index, head);
+  hwy::FlushStream();
 }
 
 }  // namespace HWY_NAMESPACE

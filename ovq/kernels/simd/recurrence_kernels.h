@@ -21,6 +21,13 @@ inline int64_t state_stride(int64_t columns) {
 }
 inline int64_t chunks_of(int64_t length) { return (length + kChunk - 1) / kChunk; }
 
+// Results of more floats than this are written past the caches, where rows are whole vectors: nobody finds them there
+// later, and a line that is only written need not be read first. Forward is 7 (delta rule) to 10 % (SSD) faster for it,
+// backward 5 %.
+inline constexpr int64_t kCachedFloats = 1 << 22;
+
+inline bool is_aligned(const float* data) { return reinterpret_cast<uintptr_t>(data) % (kPad * sizeof(float)) == 0; }
+
 // A tensor [batch, time, heads, dim] as views of the kernels have it; rows are contiguous.
 template <class T>
 struct Strided {
@@ -32,13 +39,16 @@ struct Strided {
         dim(view.dim),
         batch_stride(view.batch_stride),
         time_stride(view.time_stride),
-        head_stride(view.head_stride) {}
+        head_stride(view.head_stride),
+        past_caches(view.batch * view.time * heads * dim > kCachedFloats && is_aligned(data) &&
+                    (dim | batch_stride | time_stride | head_stride) % kPad == 0) {}
 
   T* row(int64_t b, int64_t t, int64_t h) const { return data + b * batch_stride + t * time_stride + h * head_stride; }
 
   T* data = nullptr;  // nullptr: absent
   int64_t heads = 0, dim = 0;
   int64_t batch_stride = 0, time_stride = 0, head_stride = 0;
+  bool past_caches = false;
 };
 
 // Tokens of one batch entry: all of them, or one packed sequence.
@@ -65,11 +75,13 @@ struct Borders {
   float* data = nullptr;  // nullptr: not wanted
   int64_t heads = 0, key_dim = 0, columns = 0;
   int64_t more = 0;  // floats behind each matrix for what else forward leaves of the chunk after it
+  bool past_caches = false;
 
   int64_t matrix() const { return key_dim * state_stride(columns) + more; }
-  float* of(const Piece& piece, int64_t head) const {
+  // Before that chunk; nullptr if they are not wanted
+  float* at(const Piece& piece, int64_t head, int64_t chunk) const {
     const int64_t count = chunks_of(piece.sequence.length) + 1;
-    return data == nullptr ? nullptr : data + (piece.first_border * heads + head * count) * matrix();
+    return data == nullptr ? nullptr : data + (piece.first_border * heads + head * count + chunk) * matrix();
   }
 };
 
