@@ -8,6 +8,7 @@
 #include <cctype>
 #include <cmath>
 #include <cstdint>
+#include <new>
 #include <random>
 #include <stdexcept>
 #include <string>
@@ -37,6 +38,20 @@ struct Shape {
   int64_t batch = 1, time = 0, heads = 1, dim = 1;
   int64_t size() const { return batch * time * heads * dim; }
 };
+
+// Memory as tensors have it, which begins with a cache line.
+template <class T>
+struct LineAllocator {
+  using value_type = T;
+  LineAllocator() = default;
+  template <class U>
+  LineAllocator(const LineAllocator<U>&) {}
+  T* allocate(size_t count) { return static_cast<T*>(::operator new(count * sizeof(T), kLine)); }
+  void deallocate(T* data, size_t) { ::operator delete(data, kLine); }
+  bool operator==(const LineAllocator&) const { return true; }
+  static constexpr std::align_val_t kLine{64};
+};
+using AlignedFloats = std::vector<float, LineAllocator<float>>;
 
 enum class Layout {
   dense,       // [B, T, H, D]
@@ -139,7 +154,7 @@ class Tensor {
 
   View<float> view_;
   int64_t first_ = 0;
-  std::vector<float> storage_;
+  AlignedFloats storage_;
 };
 
 inline Tensor random_tensor(Shape shape, Layout layout, Random& random) {

@@ -96,8 +96,8 @@ template <class Scalar>
 using Values = std::map<std::string, std::vector<Scalar>>;
 
 template <class Inputs>
-std::vector<float> saved_for(const Inputs& in) {
-  return std::vector<float>(saved_floats(in), std::numeric_limits<float>::quiet_NaN());
+AlignedFloats saved_for(const Inputs& in) {
+  return AlignedFloats(saved_floats(in), std::numeric_limits<float>::quiet_NaN());
 }
 
 Values<float> run(const RecurrenceProblem& p) {
@@ -120,7 +120,7 @@ Values<float> run(const RecurrenceProblem& p) {
                                      .scale = p.scale(),
                                      .state = p.state_in(),
                                      .cu_seqlens = c.cu_seqlens};
-      std::vector<float> saved = saved_for(in);
+      AlignedFloats saved = saved_for(in);
       linear_attention_forward(in, {.o = o.view(), .state = after.view(), .saved = saved});
       linear_attention_forward(in, {.o = alone.view(), .state = after_alone.view(), .saved = {}});
       linear_attention_backward(
@@ -137,7 +137,7 @@ Values<float> run(const RecurrenceProblem& p) {
                                     .scale = p.scale(),
                                     .state = p.state_in(),
                                     .cu_seqlens = c.cu_seqlens};
-      std::vector<float> saved = saved_for(in);
+      AlignedFloats saved = saved_for(in);
       gated_delta_rule_forward(in, {.o = o.view(), .state = after.view(), .saved = saved});
       gated_delta_rule_forward(in, {.o = alone.view(), .state = after_alone.view(), .saved = {}});
       gated_delta_rule_backward(in, saved, d_o, d_after,
@@ -158,7 +158,7 @@ Values<float> run(const RecurrenceProblem& p) {
                          .c = p.q.view(),
                          .state = p.state_in(),
                          .cu_seqlens = c.cu_seqlens};
-      std::vector<float> saved = saved_for(in);
+      AlignedFloats saved = saved_for(in);
       ssd_forward(in, {.o = o.view(), .state = after.view(), .saved = saved});
       ssd_forward(in, {.o = alone.view(), .state = after_alone.view(), .saved = {}});
       ssd_backward(in, saved, d_o, d_after,
@@ -181,7 +181,7 @@ Values<float> run(const RecurrenceProblem& p) {
                           .iterations = 200,
                           .state = p.state_in(),
                           .cu_seqlens = c.cu_seqlens};
-      std::vector<float> saved = saved_for(in);
+      AlignedFloats saved = saved_for(in);
       mesa_forward(in, {.o = o.view(), .solution = solution.view(), .state = after.view(), .saved = saved});
       mesa_forward(in, {.o = alone.view(), .solution = {}, .state = after_alone.view(), .saved = {}});
       mesa_backward(in, {.solution = solution.view(), .states = saved}, d_o, d_after,
@@ -446,6 +446,20 @@ TEST_P(Recurrences, ThreadsMayShareTheHeadsOfAGroup) {
         expect_matches(c);
       }
     }
+  }
+}
+
+// Results that are larger than the caches are written past them where their rows are aligned.
+TEST(LargeRecurrences, SameBitsPastTheCaches) {
+  for (const Rule rule : {Rule::delta, Rule::ssd, Rule::mesa}) {
+    RecurrenceCase c{.rule = rule, .time = 8193, .groups = 16, .heads = 16, .key_dim = 32, .value_dim = 32};
+    const RecurrenceProblem dense(c);
+    c.layout = Layout::padded;
+    const RecurrenceProblem padded(c);
+    ASSERT_TRUE(recurrence::Strided<float>(dense.v.view()).past_caches);
+    ASSERT_FALSE(recurrence::Strided<float>(padded.v.view()).past_caches);
+    const Values<float> expected = run(padded);
+    for (const auto& [name, values] : run(dense)) EXPECT_TRUE(same_bits(values, expected.at(name))) << name << c;
   }
 }
 

@@ -120,8 +120,8 @@ struct LinearScratch {
     decayed = carver.take(kChunk, kChunk);
     v = carver.take(kChunk, values);
     o = carver.take(kChunk, values);
-    state = key_dim * stride;
-    states = carver.take(heads, state);
+    state_floats = key_dim * stride;
+    states = carver.take(heads, state_floats);
     if (backward) {
       d_q = carver.take(kChunk, keys);
       d_k = carver.take(kChunk, keys);
@@ -134,10 +134,10 @@ struct LinearScratch {
     size = carver.used();
   }
 
-  float* state_of(int64_t i) const { return states + i * state; }
+  float* own_state(int64_t i) const { return states + i * state_floats; }
 
   int64_t keys, values;
-  int64_t stride, state;  // of a state's rows, and of states
+  int64_t stride, state_floats;  // of states
   float *q, *k, *k_t, *scaled, *scores, *decayed, *v, *o, *states;
   float *d_q = nullptr, *d_k = nullptr, *all_d_q = nullptr, *all_d_k = nullptr, *d_v = nullptr, *rest = nullptr;
   int64_t size = 0;
@@ -199,9 +199,9 @@ HWY_NOINLINE void linear_forward(const LinearCall& call, const Piece& piece, con
   Decays decays;
   Ahead ahead;
   for (int64_t head = range.first; head < end; ++head) {
-    float* const state = x.state_of(head - range.first);
+    float* const state = x.own_state(head - range.first);
     load_state(call.state, piece.index, head, key_dim, value_dim, state);
-    keep_state(state, call.borders.at(piece, head, 0), x.state);
+    keep_state(state, call.borders.at(piece, head, 0), x.state_floats);
   }
   for (int64_t chunk = 0; chunk < chunks; ++chunk) {
     const int64_t first = chunk * kChunk, n = chunk_length(sequence, first);
@@ -210,7 +210,7 @@ HWY_NOINLINE void linear_forward(const LinearCall& call, const Piece& piece, con
       const bool first_of_group = index == range.first || index % group_heads == 0;
       if (first_of_group) load_keys_and_scores(call, sequence, group, first, n, x);
       const LinearHead head(call, sequence, index);
-      float* const state = x.state_of(index - range.first);
+      float* const state = x.own_state(index - range.first);
       head.decays(first, n, decays);
       head.load_values(first, n, value_dim, x.v);
       decayed_scores(decays, n, x.scores, x.decayed);
@@ -250,7 +250,7 @@ HWY_NOINLINE void linear_forward(const LinearCall& call, const Piece& piece, con
     }
   }
   for (int64_t head = range.first; head < end; ++head) {
-    store_state(x.state_of(head - range.first), key_dim, value_dim, call.last_state, piece.index, head);
+    store_state(x.own_state(head - range.first), key_dim, value_dim, call.last_state, piece.index, head);
   }
   hwy::FlushStream();
 }
@@ -308,7 +308,7 @@ HWY_NOINLINE void linear_backward(const LinearCall& call, const Piece& piece, co
   Ahead ahead;
   double d_sums[kChunk];
   for (int64_t head = range.first; head < end; ++head) {
-    load_state(call.d_last_state, piece.index, head, key_dim, value_dim, x.state_of(head - range.first));
+    load_state(call.d_last_state, piece.index, head, key_dim, value_dim, x.own_state(head - range.first));
   }
   for (int64_t chunk = chunks_of(sequence.length) - 1; chunk >= 0; --chunk) {
     const int64_t first = chunk * kChunk, n = chunk_length(sequence, first);
@@ -336,7 +336,7 @@ HWY_NOINLINE void linear_backward(const LinearCall& call, const Piece& piece, co
                                .d_o = x.o,
                                .state = call.borders.at(piece, index, chunk),
                                .next_state = call.borders.at(piece, index, chunk + 1),
-                               .d_state = x.state_of(index - range.first),
+                               .d_state = x.own_state(index - range.first),
                                .d_q = h == 0 ? x.all_d_q : x.d_q,
                                .d_k = h == 0 ? x.all_d_k : x.d_k,
                                .d_v = x.d_v,
@@ -353,7 +353,7 @@ HWY_NOINLINE void linear_backward(const LinearCall& call, const Piece& piece, co
     }
   }
   for (int64_t head = range.first; head < end; ++head) {
-    store_state(x.state_of(head - range.first), key_dim, value_dim, call.d_state, piece.index, head);
+    store_state(x.own_state(head - range.first), key_dim, value_dim, call.d_state, piece.index, head);
   }
   hwy::FlushStream();
 }

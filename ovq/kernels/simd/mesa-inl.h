@@ -41,7 +41,6 @@ struct MesaScratch {
     solution = carver.take(kChunk, keys);
     p = carver.take(kChunk, keys);
     scaled = carver.take(kChunk, keys);
-    start = carver.take(kChunk, keys);
     ap = carver.take(kChunk, keys);
     o = carver.take(kChunk, columns);
     state = carver.take(key_dim, stride);
@@ -61,7 +60,7 @@ struct MesaScratch {
   int64_t key_dim, value_dim, keys, values, columns;
   int64_t stride, stride_t;  // of states and of their transposes
   float *written, *k, *weighted_k, *k_t, *weights, *scores, *lambda;
-  float *right, *solution, *p, *scaled, *start, *ap, *o, *state;
+  float *right, *solution, *p, *scaled, *ap, *o, *state;
   float *solved = nullptr, *values_t = nullptr, *state_t = nullptr, *d_q = nullptr, *d_k = nullptr,
         *d_written = nullptr, *rest = nullptr;
   int64_t size = 0;
@@ -144,7 +143,18 @@ struct Conjugates {
 HWY_NOINLINE void conjugate_step(const MesaScratch& s, Conjugates& c) {
   const Tag d;
   const int64_t keys = s.keys;
-  for (int64_t row = 0; row < c.active; ++row) c.next[row] = dot(s.p + row * keys, s.ap + row * keys, keys);
+  for (int64_t row = 0; row < c.active; ++row) {
+    const float* const p = s.p + row * keys;
+    float* const ap = s.ap + row * keys;
+    Vector sum = hn::Zero(d);
+    for (int64_t j = 0; j < keys; j += kLanes) {
+      const Vector along = hn::LoadU(d, p + j);
+      const Vector whole = hn::MulAdd(hn::LoadU(d, s.lambda + j), along, hn::LoadU(d, ap + j));
+      hn::StoreU(whole, d, ap + j);
+      sum = hn::MulAdd(along, whole, sum);
+    }
+    c.next[row] = hn::GetLane(hn::SumOfLanes(d, sum));
+  }
   c.divide(c.norms, c.next);
   for (int64_t row = 0; row < c.active; ++row) {
     const Vector alpha = hn::Set(d, c.factors[row]);
@@ -170,7 +180,6 @@ HWY_NOINLINE void conjugate_step(const MesaScratch& s, Conjugates& c) {
       const Vector rest = hn::LoadU(d, r + j), direction = hn::MulAdd(along, hn::LoadU(d, p + j), rest);
       hn::StoreU(rest, d, s.right + to * keys + j);
       hn::StoreU(direction, d, s.p + to * keys + j);
-      hn::StoreU(hn::Mul(hn::LoadU(d, s.lambda + j), direction), d, s.start + to * keys + j);
     }
     c.norms[to] = c.next[row];
     c.enough[to] = c.enough[row];
@@ -181,7 +190,8 @@ HWY_NOINLINE void conjugate_step(const MesaScratch& s, Conjugates& c) {
 
 // s.solution <- solutions of the chunk's systems with the right sides s.right, which are lost. A token whose residual
 // is down to rounding rests: its neighbours, which may be in its future, have no say in that.
-HWY_NOINLINE void solve_mesa(const MesaChunk& chunk, const float* state, int64_t iterations, const MesaScratch& s) {
+HWY_NOINLINE void solve_mesa(const MesaChunk& chunk, const float* state, int64_t iterations, const MesaScratch& s,
+                             Ahead& ahead) {
   constexpr float kDone = 1.1920929e-7f;
   const int64_t n = chunk.n, keys = s.keys;
   Conjugates c;
@@ -197,7 +207,6 @@ HWY_NOINLINE void solve_mesa(const MesaChunk& chunk, const float* state, int64_t
     for (int64_t j = 0; j < keys; ++j) {
       const float value = right[j];
       s.right[row * keys + j] = s.p[row * keys + j] = value;
-      s.start[row * keys + j] = s.lambda[j] * value;
     }
   }
   for (int64_t iteration = 0; iteration < iterations && c.active > 0; ++iteration) {
@@ -208,12 +217,20 @@ HWY_NOINLINE void solve_mesa(const MesaChunk& chunk, const float* state, int64_t
               .out_stride = keys,
               .first = rows_of(s.p, keys, state, s.stride, s.key_dim),
               .second = rows_of(s.scores, kChunk, s.k, keys, n, Part::lower),
-              .start = s.start,
-              .start_stride = keys,
               .first_factors = chunk.decays.from_start,
-              .index = c.index});
+              .index = c.index},
+             ahead);
     conjugate_step(s, c);
   }
+}
+
+// What the chunk that begins with `first` will load, over the first two iterations of the chunk before or after it.
+HWY_INLINE void fetch_mesa_chunk(const MesaCall& call, const Run& sequence, int64_t head, int64_t first,
+                                 const MesaScratch& x, Ahead& ahead) {
+  const int64_t n = first < 0 ? 0 : chunk_length(sequence, first);
+  ahead.restart(2 * tiles_of(kChunk, x.keys));
+  ahead.add(series(call.k, sequence, head), first, n, x.key_dim);
+  ahead.add(series(call.v, sequence, head), first, n, x.value_dim);
 }
 
 struct TokensInOrder {
@@ -256,11 +273,15 @@ HWY_NOINLINE void mesa_forward(const MesaCall& call, const Piece& piece, int64_t
   load_mesa_state(call.state, piece.index, head, x, x.state);
   keep_state(x.state, call.borders.at(piece, head, 0), x.key_dim * x.stride);
   load_row(call.lambda + head * x.key_dim, x.key_dim, 1.0f, x.lambda);
+  Ahead ahead;
   for (int64_t i = 0; i < chunks; ++i) {
     const MesaChunk chunk(call, sequence, head, i * kChunk);
+    fetch_mesa_chunk(call, sequence, head, chunk.first + kChunk, x, ahead);
+    ahead.add(series(call.q, sequence, head), chunk.first + kChunk, chunk_length(sequence, chunk.first + kChunk),
+              x.key_dim);
     load_mesa_chunk(call, sequence, head, chunk, x);
     load_rows(series(call.q, sequence, head), chunk.first, chunk.n, x.key_dim, 1.0f, x.right);
-    solve_mesa(chunk, x.state, call.iterations, x);
+    solve_mesa(chunk, x.state, call.iterations, x, ahead);
     if (call.solution.data != nullptr) {
       store_rows(x.solution, chunk.n, x.key_dim, 1.0f, series(call.solution, sequence, head), chunk.first);
     }
@@ -317,7 +338,7 @@ HWY_NOINLINE void mesa_right_sides(const MesaChunk& chunk, const float* state, c
 
 HWY_NOINLINE void mesa_backward(const MesaCall& call, const Piece& piece, int64_t head, float* memory) {
   const MesaScratch x(call, memory, true);
-  Ahead ahead;  // of nothing: the solves take far longer than loads
+  Ahead ahead;
   Carver rest(x.rest);
   const LinearBackwardScratch linear(rest, x.key_dim, x.columns);
   const TokensInOrder all;
@@ -333,6 +354,12 @@ HWY_NOINLINE void mesa_backward(const MesaCall& call, const Piece& piece, int64_
     const MesaChunk chunk(call, sequence, head, index * kChunk);
     const int64_t first = chunk.first, n = chunk.n;
     const float* const state = call.borders.at(piece, head, index);
+    fetch_mesa_chunk(call, sequence, head, first - kChunk, x, ahead);
+    if (index > 0) {
+      ahead.add(series(call.solved, sequence, head), first - kChunk, kChunk, x.key_dim);
+      ahead.add(series(call.d_o, sequence, head), first - kChunk, kChunk, x.value_dim);
+      ahead.add({state - matrix, x.stride}, 0, x.key_dim, x.columns);
+    }
     load_mesa_chunk(call, sequence, head, chunk, x);
     load_rows(series(call.solved, sequence, head), first, n, x.key_dim, 1.0f, x.solved);
     load_rows(series(call.d_o, sequence, head), first, n, x.value_dim, 1.0f, x.d_written);
@@ -341,7 +368,7 @@ HWY_NOINLINE void mesa_backward(const MesaCall& call, const Piece& piece, int64_
     for (int64_t i = 0; i < n; ++i) {
       std::memcpy(x.o + i * x.columns + x.keys, x.d_written + i * x.values, x.values * sizeof(float));
     }
-    solve_mesa(chunk, state, call.iterations, x);
+    solve_mesa(chunk, state, call.iterations, x, ahead);
     store_rows(x.solution, n, x.key_dim, 1.0f, series(call.d_q, sequence, head), first);
     for (int64_t j = 0; j < x.keys; j += kLanes) {
       Vector sum = hn::Zero(d);
@@ -350,9 +377,9 @@ HWY_NOINLINE void mesa_backward(const MesaCall& call, const Piece& piece, int64_
         sum = hn::MulAdd(y, hn::LoadU(d, x.solved + i * x.keys + j), sum);
         hn::StoreU(hn::Neg(y), d, x.o + i * x.columns + j);
       }
-      hn::StoreU(sum, d, x.start + j);
+      hn::StoreU(sum, d, x.ap + j);
     }
-    for (int64_t j = 0; j < x.key_dim; ++j) d_lambda[j] -= static_cast<double>(x.start[j]);
+    for (int64_t j = 0; j < x.key_dim; ++j) d_lambda[j] -= static_cast<double>(x.ap[j]);
     // Linear attention with queries Q*, keys B K, values [K | V] and output gradients [-Y | dO]
     double d_sums[kChunk];
     weighted_scores(x.solved, chunk, n, all.index, x);
