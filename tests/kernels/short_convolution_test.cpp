@@ -7,6 +7,7 @@
 
 #include "ovq/kernels/parallel.h"
 #include "ovq/kernels/reference/short_convolution.h"
+#include "ovq/kernels/simd/recurrence_kernels.h"
 #include "tests/kernels/compare.h"
 #include "tests/kernels/fixtures.h"
 
@@ -153,6 +154,19 @@ TEST_P(ShortConvolution, SameBitsForAnyNumberOfThreads) {
     EXPECT_TRUE(same_bits(actual.d_bias, expected.d_bias));
   }
   set_threads(0);
+}
+
+// Results that are larger than the caches are written past them where their rows are aligned.
+TEST(LargeConvolution, SameBitsPastTheCaches) {
+  ConvolutionCase c{.time = 16500, .channels = 256};
+  const ConvolutionProblem dense(c);
+  c.layout = Layout::padded;
+  const ConvolutionProblem padded(c);
+  ASSERT_TRUE(recurrence::Strided<float>(dense.x.view()).past_caches);
+  ASSERT_FALSE(recurrence::Strided<float>(padded.x.view()).past_caches);
+  const ConvolutionValues<float> actual = run(dense), expected = run(padded);
+  EXPECT_TRUE(same_bits(actual.y, expected.y));
+  EXPECT_TRUE(same_bits(actual.d_x, expected.d_x));
 }
 
 TEST_P(ShortConvolution, LargeInputsStayFinite) {

@@ -81,8 +81,10 @@ HWY_NOINLINE void convolution_forward(const ConvolutionCall& call, const Convolu
       hn::StoreU(call.silu ? hn::Mul(y, sigmoid(y)) : y, d, s.y + c);
     }
     store_row(s.y, block.channels, 1.0f,
-              call.y.row(block.sequence.batch, block.sequence.first + block.first_row + i, 0) + block.first_channel);
+              call.y.row(block.sequence.batch, block.sequence.first + block.first_row + i, 0) + block.first_channel,
+              call.y.past_caches);
   }
+  hwy::FlushStream();
 }
 
 // s.y <- gradients by bias + sum of taps, for `rows` rows
@@ -104,7 +106,7 @@ HWY_INLINE void load_convolution_gradients(const ConvolutionCall& call, const Co
 
 // to <- sum_j taps_j d_{row + width - 1 - j}, of the rows that s.y has
 HWY_INLINE void input_gradients(const ConvolutionCall& call, const ConvolutionBlock& block, int64_t row, int64_t rows,
-                                const ConvolutionScratch& s, float* to) {
+                                const ConvolutionScratch& s, float* to, bool past_caches) {
   const Tag d;
   float* const sums = s.bias;  // no longer needed
   for (int64_t c = 0; c < block.channels; c += kLanes) {
@@ -116,7 +118,7 @@ HWY_INLINE void input_gradients(const ConvolutionCall& call, const ConvolutionBl
     }
     hn::StoreU(sum, d, sums + c);
   }
-  store_row(sums, block.channels, 1.0f, to);
+  store_row(sums, block.channels, 1.0f, to, past_caches);
 }
 
 HWY_NOINLINE void convolution_backward(const ConvolutionCall& call, const ConvolutionBlock& block, float* memory) {
@@ -129,11 +131,11 @@ HWY_NOINLINE void convolution_backward(const ConvolutionCall& call, const Convol
   const int64_t batch = block.sequence.batch;
   for (int64_t i = 0; i < block.rows; ++i) {
     const int64_t t = block.sequence.first + block.first_row + i;
-    input_gradients(call, block, i, rows, s, call.d_x.row(batch, t, 0) + block.first_channel);
+    input_gradients(call, block, i, rows, s, call.d_x.row(batch, t, 0) + block.first_channel, call.d_x.past_caches);
   }
   if (block.first_row == 0 && call.d_before.data != nullptr) {
     for (int64_t i = -halo; i < 0; ++i) {
-      input_gradients(call, block, i, rows, s, call.d_before.row(batch, halo + i, 0) + block.first_channel);
+      input_gradients(call, block, i, rows, s, call.d_before.row(batch, halo + i, 0) + block.first_channel, false);
     }
   }
   for (int64_t c = 0; c < block.channels; c += kLanes) {
@@ -148,6 +150,7 @@ HWY_NOINLINE void convolution_backward(const ConvolutionCall& call, const Convol
       hn::StoreU(hn::Add(even, odd), d, block.sums + j * s.stride + c);
     }
   }
+  hwy::FlushStream();
 }
 
 }  // namespace HWY_NAMESPACE
