@@ -451,7 +451,7 @@ TEST_P(Recurrences, ThreadsMayShareTheHeadsOfAGroup) {
 
 // Results that are larger than the caches are written past them where their rows are aligned.
 TEST(LargeRecurrences, SameBitsPastTheCaches) {
-  for (const Rule rule : {Rule::delta, Rule::ssd, Rule::mesa}) {
+  for (const Rule rule : {Rule::delta, Rule::ssd}) {
     RecurrenceCase c{.rule = rule, .time = 8193, .groups = 16, .heads = 16, .key_dim = 32, .value_dim = 32};
     const RecurrenceProblem dense(c);
     c.layout = Layout::padded;
