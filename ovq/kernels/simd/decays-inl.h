@@ -6,8 +6,11 @@
 #define OVQ_KERNELS_SIMD_DECAYS_INL_H_
 #endif
 
+#include <cstring>
+
+#include "hwy/cache_control.h"
 #include "hwy/highway.h"
-#include "ovq/kernels/simd/dense-inl.h"
+#include "ovq/kernels/simd/dense_rows-inl.h"
 #include "ovq/kernels/simd/exp2-inl.h"
 #include "ovq/kernels/simd/recurrence_kernels.h"
 
