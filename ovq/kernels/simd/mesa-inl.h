@@ -139,7 +139,8 @@ struct Conjugates {
   }
 };
 
-// x and r move along p. Several passes over the rows: in one, each row would wait for its own sums and quotients.
+// x and r move along p; s.ap comes without lambda's part of the matrix. Several passes over the rows: in one, each row
+// would wait for its own sums and quotients.
 HWY_NOINLINE void conjugate_step(const MesaScratch& s, Conjugates& c) {
   const Tag d;
   const int64_t keys = s.keys;
