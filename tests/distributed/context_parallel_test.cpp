@@ -38,12 +38,19 @@ Weights make_weights() {
   return weights;
 }
 
+// A product per token. A single product of all tokens would round differently for a piece than for the whole with some
+// BLAS kernels, and another rounding of a key can choose another centroid.
+Tensor project(const Tensor& x, const Tensor& projection) {
+  const int64_t tokens = x.size(0) * x.size(1);
+  return at::bmm(x.reshape({tokens, 1, kWidth}), projection.expand({tokens, kWidth, kWidth}));
+}
+
 // Layers x + attend(q, k, v), where `attend` knows of the ranks or does not.
 template <class Attend>
 Tensor run_layers(const Weights& weights, Tensor x, Attend&& attend) {
   for (size_t layer = 0; layer < kLayers; ++layer) {
     const auto heads = [&](const Tensor& projection) {
-      return at::matmul(x, projection).view({x.size(0), x.size(1), kHeads, kDim});
+      return project(x, projection).view({x.size(0), x.size(1), kHeads, kDim});
     };
     x = x + attend(heads(weights.q[layer]), heads(weights.k[layer]), heads(weights.v[layer])).flatten(2);
   }
