@@ -1,7 +1,6 @@
 // What a call allocates through torch's CPU allocator, and through the kernels' own.
 #pragma once
 
-#include <c10/core/Allocator.h>
 #include <c10/util/ThreadLocalDebugInfo.h>
 
 #include <algorithm>
@@ -9,6 +8,7 @@
 #include <memory>
 
 #include "ovq/kernels/memory/buffer.h"
+#include "ovq/ops/torch_compat.h"
 
 namespace ovq::bench {
 
@@ -24,7 +24,7 @@ struct AllocatedBytes {
 // Told by torch's allocator of every tensor of this thread, and of the backward it runs.
 class AllocationRecord : public c10::MemoryReportingInfoBase {
  public:
-  void reportMemoryUsage(void*, int64_t bytes, int64_t, int64_t, c10::Device) override {
+  void reportMemoryUsage(void*, int64_t bytes, ops::MemoryTotal, ops::MemoryTotal, c10::Device) override {
     current_ += bytes;
     total += std::max<int64_t>(bytes, 0);
     peak = std::max(peak, current_);

@@ -1,7 +1,6 @@
 #include "ovq/distributed/gradient_buckets.h"
 
 #include <torch/csrc/autograd/utils/lambda_post_hook.h>
-#include <torch/csrc/autograd/variable.h>
 
 #include "ovq/base/error.h"
 

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "ovq/distributed/process_group.h"
-#include "ovq/ops/torch.h"
+#include "ovq/ops/torch_compat.h"
 
 namespace ovq::distributed {
 
@@ -38,7 +38,7 @@ class GradientBuckets {
     ProcessGroup::Pending pending;
   };
   struct Hook {
-    std::shared_ptr<torch::autograd::Node> accumulator;
+    ops::GradientAccumulator accumulator;
     uintptr_t key = 0;
   };
 

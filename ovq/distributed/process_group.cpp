@@ -20,6 +20,7 @@
 #include "ovq/base/error.h"
 #include "ovq/base/files/descriptor.h"
 #include "ovq/distributed/monitor.h"
+#include "ovq/ops/torch_compat.h"
 
 namespace ovq::distributed {
 namespace {
@@ -76,6 +77,7 @@ StorePointer connect_store(const Place& place, ProcessGroup::Duration timeout) {
   options.port = static_cast<uint16_t>(place.port);
   options.isServer = !place.served && place.rank == 0;
   options.waitWorkers = false;
+  ops::leave_out_libuv(options);
   options.timeout = std::max<ProcessGroup::Duration>(timeout, std::chrono::seconds(1));  // counts whole seconds
   try {
     return c10::make_intrusive<c10d::PrefixStore>(prefix_of(place.attempt),
@@ -257,6 +259,7 @@ StoreServer::StoreServer() : parts_(std::make_unique<Parts>()) {
   options.port = 0;  // any that is free
   options.isServer = true;
   options.waitWorkers = false;
+  ops::leave_out_libuv(options);
   parts_->store = c10::make_intrusive<c10d::TCPStore>("127.0.0.1", options);
 }
 

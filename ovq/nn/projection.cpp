@@ -1,9 +1,8 @@
 #include "ovq/nn/projection.h"
 
-#include <ATen/autocast_mode.h>
-
 #include "ovq/nn/replaced.h"
 #include "ovq/ops/products.h"
+#include "ovq/ops/torch_compat.h"
 
 namespace ovq::nn {
 
@@ -21,7 +20,7 @@ at::Tensor ProjectionImpl::forward(const at::Tensor& x) {
   const at::Tensor& w = current(weight);
   const bool narrow = w.scalar_type() == at::kBFloat16 && x.scalar_type() == at::kFloat;  // widened on the way
   if (x.scalar_type() != w.scalar_type() && !narrow) {
-    const bool autocast = at::autocast::is_enabled() || at::autocast::is_cpu_enabled();
+    const bool autocast = ops::autocast_on();
     TORCH_CHECK_TYPE(autocast, "[projection] x has dtype ", x.scalar_type(), "; must be the weight's ",
                      w.scalar_type());
   }

@@ -1,6 +1,5 @@
 #include "ovq/ops/attention.h"
 
-#include <ATen/autocast_mode.h>
 #include <torch/csrc/autograd/custom_function.h>
 
 #include <vector>
@@ -11,6 +10,7 @@
 #include "ovq/ops/plain_attention.h"
 #include "ovq/ops/stored_weights.h"
 #include "ovq/ops/tensor_view.h"
+#include "ovq/ops/torch_compat.h"
 
 namespace ovq::ops {
 namespace {
@@ -100,8 +100,8 @@ bool plainly_fused(const Tensor& q, const Tensor& k, const Tensor& v, const Tens
                      (type == at::kFloat || type == at::kBFloat16);
   const bool shapes = q.dim() == 4 && k.dim() == 4 && v.dim() == 4 && beta.dim() <= 1 && k.numel() > 0;
   const bool packed = cu_seqlens && cu_seqlens->defined();
-  return types && shapes && !packed && q.is_cpu() && k.is_cpu() && v.is_cpu() && beta.is_cpu() &&
-         !at::autocast::is_cpu_enabled() && resolved(backend) != Backend::composed && !needs_gradient({q, k, v, beta});
+  return types && shapes && !packed && q.is_cpu() && k.is_cpu() && v.is_cpu() && beta.is_cpu() && !autocast_on_cpu() &&
+         resolved(backend) != Backend::composed && !needs_gradient({q, k, v, beta});
 }
 
 }  // namespace

@@ -1,5 +1,7 @@
 #include "ovq/ops/chunks.h"
 
+#include <ATen/core/grad_mode.h>
+
 #include <limits>
 
 #include "ovq/ops/cpu_loops.h"

@@ -1,12 +1,12 @@
 #include "ovq/ops/inputs.h"
 
 #include <ATen/Parallel.h>
-#include <ATen/autocast_mode.h>
 #include <torch/csrc/autograd/functions/basic_ops.h>
 
 #include "ovq/kernels/checks.h"
 #include "ovq/kernels/parallel.h"
 #include "ovq/ops/tensor_view.h"
+#include "ovq/ops/torch_compat.h"
 
 namespace ovq::ops {
 namespace {
@@ -63,7 +63,7 @@ Inputs make_inputs(const char* op, const Tensor& q, const Tensor& k, const Tenso
     check(x->device() == q.device() || x->dim() == 0, op, name, " is on ", x->device().str(), "; must be on q's ",
           q.device().str());
   }
-  const bool autocast = at::autocast::is_enabled() || at::autocast::is_cpu_enabled();
+  const bool autocast = autocast_on();
   if (!autocast) {  // autocast leaves a mix of dtypes behind
     for (const auto& [name, x] : {std::pair{"k", &k}, {"v", &v}}) {
       TORCH_CHECK_TYPE(x->scalar_type() == q.scalar_type(), "[", op, "] ", name, " has dtype ", x->scalar_type(),

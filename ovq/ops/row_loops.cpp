@@ -1,11 +1,10 @@
 #include "ovq/ops/row_loops.h"
 
-#include <ATen/autocast_mode.h>
-
 #include "ovq/kernels/simd/row_kernels.h"
 #include "ovq/ops/backend.h"
 #include "ovq/ops/cpu_loops.h"
 #include "ovq/ops/inputs.h"
+#include "ovq/ops/torch_compat.h"
 
 namespace ovq::ops {
 namespace {
@@ -26,7 +25,7 @@ kernels::detail::NormRows block_of(const Tensor& x, const Tensor& weight, double
 }  // namespace
 
 bool has_row_kernels(at::TensorList tensors) {
-  if (at::autocast::is_cpu_enabled() || resolved(Backend::automatic) == Backend::composed) return false;
+  if (autocast_on_cpu() || resolved(Backend::automatic) == Backend::composed) return false;
   return std::all_of(tensors.begin(), tensors.end(),
                      [](const Tensor& x) { return !x.defined() || (x.is_cpu() && x.scalar_type() == at::kFloat); });
 }

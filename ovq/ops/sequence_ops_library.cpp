@@ -1,6 +1,5 @@
 // TORCH_LIBRARY(ovq), continued: the sequence ops as functions of tensors. Recurrences take the state before the first
 // token and give the one after the last, both new tensors; with packed sequences there is one for each of them.
-#include <ATen/autocast_mode.h>
 #include <torch/library.h>
 
 #include "ovq/ops/gated_delta_rule.h"
@@ -11,6 +10,7 @@
 #include "ovq/ops/rotary.h"
 #include "ovq/ops/short_convolution.h"
 #include "ovq/ops/ssd.h"
+#include "ovq/ops/torch_compat.h"
 #include "ovq/ops/vector_quantize.h"
 
 namespace ovq::ops {
@@ -33,7 +33,7 @@ Tensor or_undefined(const OptionalTensor& x) { return x.value_or(Tensor()); }
 
 void check_arguments(const char* op, std::initializer_list<Argument> arguments) {
   const Argument& first = *arguments.begin();
-  const bool autocast = at::autocast::is_enabled() || at::autocast::is_cpu_enabled();
+  const bool autocast = autocast_on();
   for (const Argument& argument : arguments) {
     const Tensor& x = argument.x;
     if (!x.defined() && (argument.flags & kOptional) != 0) continue;

@@ -1,6 +1,5 @@
 #include "ovq/ops/stored_weights.h"
 
-#include <ATen/autocast_mode.h>
 #include <c10/util/SmallVector.h>
 
 #include <algorithm>
@@ -12,6 +11,7 @@
 #include "ovq/ops/cpu_loops.h"
 #include "ovq/ops/inputs.h"
 #include "ovq/ops/products.h"
+#include "ovq/ops/torch_compat.h"
 
 namespace ovq::ops {
 namespace {
@@ -96,7 +96,7 @@ bool needs_gradient(at::TensorList tensors) {
 }
 
 bool has_stored_kernels(at::TensorList weights) {
-  if (at::autocast::is_cpu_enabled() || resolved(Backend::automatic) == Backend::composed) return false;
+  if (autocast_on_cpu() || resolved(Backend::automatic) == Backend::composed) return false;
   return std::all_of(weights.begin(), weights.end(), [](const Tensor& w) {
     return !w.defined() || (w.is_cpu() && (w.scalar_type() == at::kFloat || narrow(w)));
   });
