@@ -15,4 +15,10 @@ if(SentencePiece_FOUND AND NOT TARGET SentencePiece::SentencePiece)
   add_library(SentencePiece::Train UNKNOWN IMPORTED)
   set_target_properties(SentencePiece::Train PROPERTIES IMPORTED_LOCATION ${SentencePiece_TRAIN_LIBRARY}
     INTERFACE_LINK_LIBRARIES SentencePiece::SentencePiece)
+  # Since 0.2.2 its headers use abseil's Status.
+  file(STRINGS ${SentencePiece_INCLUDE_DIR}/sentencepiece_processor.h sentencepiece_abseil REGEX "#include .absl/status/")
+  if(sentencepiece_abseil)
+    find_package(absl REQUIRED)
+    target_link_libraries(SentencePiece::SentencePiece INTERFACE absl::status)
+  endif()
 endif()

@@ -8,6 +8,7 @@
 
 #include "ovq/base/error.h"
 #include "ovq/text/model_check.h"
+#include "ovq/text/sentencepiece_compat.h"
 #include "ovq/text/utf8.h"
 
 namespace ovq::text {
@@ -138,7 +139,7 @@ class LineIterator final : public sentencepiece::SentenceIterator {
   bool done() const override { return done_; }
   void Next() override { done_ = !next_(line_); }
   const std::string& value() const override { return line_; }
-  sentencepiece::util::Status status() const override { return {}; }
+  SentencePieceStatus status() const override { return {}; }
 
  private:
   const std::function<bool(std::string&)>& next_;
