@@ -66,7 +66,9 @@ inline void expect_same_state(const MixerState& actual, const MixerState& expect
   EXPECT_TRUE(close(a.pending_values, e.pending_values, tolerance));
   const bool weighted = expected.ovq->options().weighted;
   EXPECT_TRUE(close(actual.ovq->counts(), expected.ovq->counts(), weighted ? tolerance : 0));
-  if (expected.ovq->options().value_norms) EXPECT_TRUE(close(a.shrinkage, e.shrinkage, tolerance));
+  if (expected.ovq->options().value_norms) {
+    EXPECT_TRUE(close(a.shrinkage, e.shrinkage, tolerance));
+  }
   if (weighted) {
     EXPECT_TRUE(close(actual.ovq->pending_weights(), expected.ovq->pending_weights(), tolerance));
   }

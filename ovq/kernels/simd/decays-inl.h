@@ -48,6 +48,7 @@ struct Decays {
 template <class Gate>
 HWY_INLINE void fill_decays(int64_t n, const Gate& g, Decays& decays) {
   constexpr double kLog2E = 1.44269504088896340736;
+  if (n <= 0) return;
   const Tag d;
   double sum = 0;
   for (int64_t i = 0; i < n; ++i) {
