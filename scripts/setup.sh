@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Installs what a fresh Debian 12 lacks for building, testing and formatting. Does and prints nothing when all is there.
+# Installs what a fresh Debian 12, 13 or sid lacks for building, testing and formatting. Does and prints nothing when all is there.
 set -euo pipefail
 
 packages=(
@@ -11,6 +11,12 @@ packages=(
   clang-format clang-tidy
   python3-pytest python3-numpy python3-pip python3-venv python3-setuptools python3-wheel
 )
+
+# What releases differ in, by their codename.
+case $(. /etc/os-release && echo "${VERSION_CODENAME:-}") in
+  bookworm | trixie | noble) ;;
+  *) packages+=(libabsl-dev) ;;  # SentencePiece's headers include abseil's since 0.2.2
+esac
 
 missing=()
 for package in "${packages[@]}"; do

@@ -28,7 +28,7 @@ class SentencePieceTokenizer final : public Tokenizer {
     adds_first_space_ = token_count("a") != 0 && piece(processor_, "a").starts_with(kSpace);
     load(middle_, without_first_space(model_), name);
     std::string back;
-    const bool decoded = middle_.Decode(ids(middle_, probe), &back).ok();
+    const bool decoded = decode_tokens(middle_, ids(middle_, probe), &back).ok();
     splits_at_lines_ = decoded && back == probe && no_piece_crosses_lines();
   }
 
@@ -54,7 +54,7 @@ class SentencePieceTokenizer final : public Tokenizer {
   std::string decode(const std::vector<int32_t>& tokens) const override {
     for (int32_t token : tokens) check_token(token);
     std::string text;
-    const auto status = processor_.Decode(std::vector<int>(tokens.begin(), tokens.end()), &text);
+    const auto status = decode_tokens(processor_, {tokens.begin(), tokens.end()}, &text);
     check(status.ok(), "tokenizer", "cannot decode: ", status.message());
     return text;
   }
