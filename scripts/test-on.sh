@@ -30,7 +30,10 @@ in_root() {
     shift 3
     mount --make-rprivate /
     mount -t proc proc "$root/proc"
+    mkdir -p "$root/dev/shm" "$root/dev/pts"
     mount -t tmpfs -o size=2g shm "$root/dev/shm"
+    mount -t devpts -o newinstance,ptmxmode=0666 devpts "$root/dev/pts"
+    mount --bind "$root/dev/pts/ptmx" "$root/dev/ptmx"
     mount --bind "$tree" "$root/ovq"
     mount --bind "$root/build" "$root/ovq/build"
     mount --bind "$cache" "$root/root/.cache/ccache"

@@ -14,6 +14,9 @@ using at::Tensor;
 constexpr int64_t kLayers = 3, kMicroBatches = 2, kBatch = 2, kTime = 101, kHeads = 2, kDim = 16;
 constexpr int64_t kWidth = kHeads * kDim;
 constexpr double kTolerance = 1e-5;
+// In beta's gradient the terms of all tokens cancel. Over three compilers and five kinds of BLAS kernels its error was
+// 1.1e-5 at most, that of all other gradients 1.6e-6.
+constexpr double kBetaTolerance = 5e-5;
 
 struct Weights {
   std::vector<Tensor> q, k, v;  // a projection per layer
@@ -59,10 +62,10 @@ Tensor run_layers(const Weights& weights, Tensor x, Attend&& attend) {
 
 Tensor sample(int64_t seed) { return at::randn({kBatch, kTime, kWidth}, at::detail::createCPUGenerator(seed)); }
 
-void expect_near(const Tensor& actual, const Tensor& expected, const std::string& name) {
+void expect_near(const Tensor& actual, const Tensor& expected, const std::string& name, double tolerance = kTolerance) {
   ASSERT_TRUE(actual.defined()) << name;
   const double error = (actual - expected).abs().max().item<double>();
-  EXPECT_LE(error, kTolerance * std::max(1.0, expected.abs().max().item<double>())) << name;
+  EXPECT_LE(error, tolerance * std::max(1.0, expected.abs().max().item<double>())) << name;
 }
 
 // How far the gradients of a piece are from those of the whole if nothing is handed on.
@@ -112,7 +115,9 @@ void check_piece(const Place& place, int64_t border) {
   for (size_t i = 0; i < shared.size(); ++i) {
     const Tensor gradient = shared[i].grad().clone();
     group->sum(gradient);
-    expect_near(gradient, expected[i].grad(), "gradient of weight " + std::to_string(i));
+    const bool beta = i == 0;
+    expect_near(gradient, expected[i].grad(), "gradient of weight " + std::to_string(i),
+                beta ? kBetaTolerance : kTolerance);
   }
   EXPECT_GT(parallel.bytes_sent(), 0);
   group->any(false);

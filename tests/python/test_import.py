@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 import ovq
 
@@ -51,5 +52,14 @@ def test_without_the_library(tmp_path):
     assert result.returncode == 1 and "ImportError: ovq: " in result.stderr
     assert "libovq_models.so is missing" in result.stderr
     (tmp_path / "ovq" / "libovq_models.so").write_text("not a library")
+    shutil.copy(PACKAGE / "torch_version.txt", tmp_path / "ovq")
     result = run("import ovq", tmp_path)
     assert result.returncode == 1 and "ImportError: ovq: cannot load" in result.stderr
+
+
+def test_another_torch(tmp_path):
+    shutil.copytree(PACKAGE, tmp_path / "ovq")
+    (tmp_path / "ovq" / "torch_version.txt").write_text("1.2.0\n")
+    result = run("import ovq", tmp_path)
+    assert result.returncode == 1
+    assert f"ImportError: ovq: built with torch 1.2.0, but this Python has torch {torch.__version__}; " in result.stderr
