@@ -36,6 +36,7 @@ class CMakeBuild(build_ext):
         name = ext.name.split(".")[-1]
         target = Path(self.get_ext_fullpath(ext.name)).absolute()
         target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(Path(self.build_temp).absolute() / "python" / "ovq" / "torch_version.txt", target.parent)
         shutil.copy2(Path(self.build_temp).absolute() / "lib" / LIBRARIES[name] / f"{name}.so", target)
 
 

@@ -39,7 +39,6 @@ in_root() {
     mount --bind "$cache" "$root/root/.cache/ccache"
     exec chroot "$root" /usr/bin/env -i HOME=/root TERM="${TERM:-dumb}" LANG=C.UTF-8 DEBIAN_FRONTEND=noninteractive \
       PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin \
-      ${OPENBLAS_CORETYPE:+OPENBLAS_CORETYPE="$OPENBLAS_CORETYPE"} \
       bash -c '\''cd /ovq && exec "$@"'\'' bash "$@"
   ' bash "$root" "$tree" "$cache" "$@"
 }

@@ -2,7 +2,7 @@
 
 import warnings
 from pathlib import Path
-from typing import Any, Callable, Optional
+from typing import Any, Callable, List, Optional
 
 import torch
 
@@ -16,6 +16,12 @@ def load() -> None:
             f"ovq: {LIBRARY} is missing; `pip install --no-build-isolation .` builds it, "
             "and a build tree has it in <build>/python"
         )
+    built_with = LIBRARY.with_name("torch_version.txt").read_text().strip()
+    if _minor(built_with) != _minor(torch.__version__):
+        raise ImportError(
+            f"ovq: built with torch {built_with}, but this Python has torch {torch.__version__}; "
+            "build it again with `pip install --no-build-isolation .`"
+        )
     try:
         torch.ops.load_library(str(LIBRARY))
     except OSError as error:
@@ -24,6 +30,11 @@ def load() -> None:
     advice = torch.ops.ovq.blas_advice()
     if advice:
         warnings.warn(f"ovq: {advice}", RuntimeWarning, stacklevel=3)
+
+
+def _minor(version: str) -> List[str]:
+    """Versions with the same first two numbers have the same C++ interface."""
+    return version.split(".")[:2]
 
 
 def call(name: str, *arguments: Any, op: Optional[str] = None) -> Any:
