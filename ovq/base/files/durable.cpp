@@ -8,9 +8,12 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <cerrno>
 #include <cstdio>
+#include <cstdlib>
+#include <cstring>
 #include <optional>
 #include <ostream>
 #include <streambuf>
@@ -107,6 +110,21 @@ Lock lock(const Descriptor& file) {
   return errno == EWOULDBLOCK ? Lock::held_by_another : Lock::unsupported;
 }
 
+// The files written aside at this moment. A path belongs to whoever takes it out of its slot: its writer, who frees it,
+// or a signal handler. With more files at a time, the last ones are not listed.
+constexpr size_t kMostOpenParts = 16;
+std::array<std::atomic<char*>, kMostOpenParts> open_parts;
+
+std::atomic<char*>* list_open_part(const fs::path& path) {
+  char* copy = ::strdup(path.c_str());
+  for (std::atomic<char*>& slot : open_parts) {
+    char* empty = nullptr;
+    if (slot.compare_exchange_strong(empty, copy)) return &slot;
+  }
+  std::free(copy);
+  return nullptr;
+}
+
 // A locked new file or directory beside the target, removed again unless `keep` is called.
 class Aside {
  public:
@@ -123,11 +141,13 @@ class Aside {
       file_ = open_file(path_, flags);
       if (!file_ && (errno == EEXIST || (errno == ENOENT && kind == Kind::directory))) continue;
       if (!file_) fail_errno(op, "create", path_);
+      if (kind == Kind::file) listed_ = list_open_part(path_);
       // Between creation and lock it looked stale: whoever cleans up may have taken it.
       struct stat status;
       const bool locked = lock(file_) != Lock::held_by_another;
       if (locked && ::fstat(file_.number(), &status) == 0 && status.st_nlink > 0) return;
       remove();
+      unlist();
     }
     errno = EEXIST;
     fail_errno(op, "create", path_);
@@ -135,6 +155,7 @@ class Aside {
   Aside(const Aside&) = delete;
   ~Aside() {
     if (!kept_) remove();
+    unlist();
   }
 
   const fs::path& path() const { return path_; }
@@ -147,9 +168,14 @@ class Aside {
     std::error_code ignored;
     fs::remove_all(path_, ignored);
   }
+  void unlist() {
+    if (listed_ != nullptr) std::free(listed_->exchange(nullptr));
+    listed_ = nullptr;
+  }
 
   fs::path path_;
   Descriptor file_;
+  std::atomic<char*>* listed_ = nullptr;  // where a signal handler finds the path
   bool kept_ = false;
 };
 
@@ -302,6 +328,12 @@ void write_directory_durably(const fs::path& path, const std::function<void(cons
   sync_path(kOp, parent_of(target));
   std::error_code ignored;  // the new one is in place; what is left of the old one is stale, no failure
   fs::remove_all(old, ignored);
+}
+
+void remove_open_parts() noexcept {
+  for (std::atomic<char*>& slot : open_parts) {
+    if (const char* path = slot.exchange(nullptr)) ::unlink(path);
+  }
 }
 
 void remove_durably(const fs::path& path) {

@@ -59,6 +59,10 @@ std::vector<std::filesystem::path> stale_parts(const std::filesystem::path& dire
 // Removes them (or renames them back, see above); returns what was stale.
 std::vector<std::filesystem::path> remove_stale_parts(const std::filesystem::path& directory);
 
+// Deletes the files that this process has written aside and not renamed yet, for a signal handler that ends the process
+// (async-signal-safe). Directories stay; remove_stale_parts takes them.
+void remove_open_parts() noexcept;
+
 namespace detail {
 // The way to replace a directory where RENAME_EXCHANGE is missing; returns the new name of the old one.
 std::filesystem::path replace_in_two_steps(const std::filesystem::path& aside, const std::filesystem::path& target);

@@ -49,6 +49,26 @@ class FileSizeLimit {
   void (*before_handler_)(int);
 };
 
+TEST(DurableFile, OpenPartsCanBeRemovedAtOnce) {
+  const TemporaryDirectory directory;
+  const fs::path path = directory.path() / "file";
+  const auto files = [&] { return std::distance(fs::directory_iterator(directory.path()), fs::directory_iterator()); };
+  write_file_durably(path, "kept");
+  remove_open_parts();
+  EXPECT_EQ(files(), 1);
+  try {
+    write_file_durably(path, [&](OutputFile& file) {
+      file.write("half");
+      EXPECT_EQ(files(), 2);
+      remove_open_parts();  // as a signal handler does, before it ends the process
+      EXPECT_EQ(files(), 1);
+      throw std::runtime_error("the end");
+    });
+  } catch (const std::runtime_error&) {
+  }
+  EXPECT_EQ(get_file(path), "kept");
+}
+
 TEST(DurableFile, CreatesAndReplaces) {
   const TemporaryDirectory directory;
   const fs::path path = directory.path() / "file";
