@@ -22,8 +22,27 @@ int64_t edit_distance(std::string_view a, std::string_view b) {
   return current[b.size()];
 }
 
+namespace {
+
+using Found = std::vector<std::pair<int64_t, std::string>>;  // distances and names
+
+std::vector<std::string> first_by_distance(Found found, size_t limit) {
+  std::stable_sort(found.begin(), found.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
+  std::vector<std::string> result;
+  for (size_t i = 0; i < std::min(limit, found.size()); ++i) result.push_back(found[i].second);
+  return result;
+}
+
+std::vector<std::string> nearest_names(std::string_view name, const std::vector<std::string>& names, size_t limit) {
+  Found all;
+  for (const std::string& candidate : names) all.emplace_back(edit_distance(name, candidate), candidate);
+  return first_by_distance(std::move(all), limit);
+}
+
+}  // namespace
+
 std::vector<std::string> closest_names(std::string_view name, const std::vector<std::string>& names, size_t limit) {
-  std::vector<std::pair<int64_t, std::string>> found;
+  Found found;
   for (const std::string& candidate : names) {
     const int64_t distance = edit_distance(name, candidate);
     const auto longer = static_cast<int64_t>(std::max(name.size(), candidate.size()));
@@ -31,18 +50,18 @@ std::vector<std::string> closest_names(std::string_view name, const std::vector<
     const bool starts = !name.empty() && candidate.starts_with(name);
     if (starts || distance <= std::max<int64_t>(1, longer / 3)) found.emplace_back(distance, candidate);
   }
-  std::stable_sort(found.begin(), found.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
-  std::vector<std::string> result;
-  for (size_t i = 0; i < std::min(limit, found.size()); ++i) result.push_back(found[i].second);
-  return result;
+  return first_by_distance(std::move(found), limit);
 }
 
 std::string unknown_name(std::string_view kind, std::string_view name, const std::vector<std::string>& names) {
   std::string message = "unknown " + std::string(kind) + " \"" + std::string(name) + "\"; ";
   const std::vector<std::string> close = closest_names(name, names, 1);
   if (!close.empty()) return message + "did you mean \"" + close[0] + "\"?";
-  message += "expected one of ";
-  for (size_t i = 0; i < names.size(); ++i) message += (i ? ", " : "") + names[i];
+  constexpr size_t kMostShown = 20;
+  const bool some = names.size() > kMostShown;
+  const std::vector<std::string> shown = some ? nearest_names(name, names, 5) : names;
+  message += some ? "the nearest of " + std::to_string(names.size()) + " are " : "expected one of ";
+  for (size_t i = 0; i < shown.size(); ++i) message += (i ? ", " : "") + shown[i];
   return message;
 }
 

@@ -71,6 +71,7 @@ struct Range {
   // "at least 1", "positive", "in (0, 1]", "between 0 and 1", and after it ", or 0 for all"; empty: anything.
   std::string text() const {
     std::ostringstream text;
+    text.precision(std::numeric_limits<double>::digits10);  // 1048576, not 1.04858e+06
     if (bounded_above() && open && open_above) {
       text << "between " << least << " and " << most;
     } else if (bounded_above()) {

@@ -56,7 +56,9 @@ class FieldReader {
       value = *found;
     } else if constexpr (std::is_integral_v<T>) {
       const Range allowed = !place_.check_ranges ? Range() : std::is_signed_v<T> ? range : at_least(0);
-      const bool good = field->is_number_integer() && allowed.contains(static_cast<double>(field->get<int64_t>()));
+      const bool fits = !field->is_number_unsigned() ||
+                        field->get<uint64_t>() <= static_cast<uint64_t>(std::numeric_limits<T>::max());
+      const bool good = field->is_number_integer() && fits && allowed.contains(field->get<double>());
       if (!good) fail(name, *field, "an integer" + after("of", allowed));
       value = field->get<T>();
     } else if constexpr (is_optional<T>) {

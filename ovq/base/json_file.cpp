@@ -6,6 +6,8 @@
 namespace ovq {
 
 nlohmann::json read_json_file(const std::filesystem::path& file) {
+  if (std::filesystem::is_directory(file))
+    throw std::runtime_error(file.string() + " is a directory; expected a JSON file");
   std::ifstream in(file);
   if (!in) throw std::runtime_error("cannot open " + file.string());
   try {
