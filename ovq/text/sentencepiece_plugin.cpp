@@ -4,6 +4,7 @@
 #include <sentencepiece_trainer.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <thread>
 
 #include "ovq/base/error.h"
@@ -147,6 +148,23 @@ class LineIterator final : public sentencepiece::SentenceIterator {
   bool done_ = false;
 };
 
+// What the trainer says begins with its source line and the condition that failed, and names options that we do not
+// have.
+std::string refusal_text(const std::string& message, const TokenizerTraining& options) {
+  const auto number_after = [&](std::string_view mark) {
+    const size_t at = message.find(mark);
+    return at == std::string::npos ? 0 : std::atoll(message.c_str() + at + mark.size());
+  };
+  const std::string vocab = "vocab is " + std::to_string(options.vocab) + "; ";
+  if (const auto most = number_after("set it to a value <= "))
+    return vocab + "must be at most " + std::to_string(most) + ", as this text has no more pieces";
+  if (const auto least = number_after(" vs "))
+    return vocab + "must be at least " + std::to_string(least) + ", a token for each character of this text among them";
+  if (message.find("!sentences_.empty()") != std::string::npos) return "the text has no line to learn from";
+  const size_t condition = message.rfind("] ");
+  return "cannot train: " + (condition == std::string::npos ? message : message.substr(condition + 2));
+}
+
 std::string train(const TokenizerTraining& options, const std::function<bool(std::string&)>& next) {
   constexpr unsigned kMostThreads = 16;
   sentencepiece::SetRandomGeneratorSeed(static_cast<unsigned>(options.seed));
@@ -163,7 +181,7 @@ std::string train(const TokenizerTraining& options, const std::function<bool(std
        {"remove_extra_whitespaces", "false"},
        {"num_threads", std::to_string(std::clamp(std::thread::hardware_concurrency(), 1u, kMostThreads))}},
       &lines, &model);
-  check(status.ok(), "tokenizer", "cannot train: ", status.message());
+  check(status.ok(), "tokenizer", refusal_text(status.message(), options));
   return model;
 }
 
