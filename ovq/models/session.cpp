@@ -56,6 +56,7 @@ int64_t Session::read(std::span<const int32_t> tokens, const ReadOptions& option
     if (done == tokens.size() || stop) logits_ = last_logits(model_, hidden);
     if (stop) break;
   }
+  unread_ = static_cast<int64_t>(tokens.size() - done);
   remember(tokens.first(done));
   return static_cast<int64_t>(done);
 }
@@ -90,12 +91,13 @@ void Session::remember(std::span<const int32_t> tokens) {
 
 Session::Place Session::place() {
   settle();
-  return {.logits = logits_, .recent = recent_};
+  return {.logits = logits_, .recent = recent_, .unread = unread_};
 }
 
 void Session::set_place(Place place) {
   logits_ = std::move(place.logits);
   recent_ = std::move(place.recent);
+  unread_ = place.unread;
   chosen_.reset();
 }
 

@@ -35,6 +35,8 @@ class Session {
   int64_t position() const { return state_.position() + (chosen_ ? 1 : 0); }
   // Of what comes next, [vocabulary]; of the last token that was chosen, until it is read. None before the first token.
   std::span<const float> logits() const;
+  // Tokens of the last read() that `each` stopped it before.
+  int64_t unread() const { return unread_; }
   // The last tokens, at most kMostRecent.
   std::span<const int32_t> recent() const { return recent_; }
 
@@ -42,6 +44,7 @@ class Session {
   struct Place {
     Tensor logits;
     std::vector<int32_t> recent;
+    int64_t unread = 0;  // tokens of the last read() that it was stopped before
   };
   Place place();  // settles first
   void set_place(Place place);
@@ -54,6 +57,7 @@ class Session {
   Tensor logits_;                  // [vocabulary]; undefined before the first token
   std::optional<int32_t> chosen_;  // and not read yet
   std::vector<int32_t> recent_;
+  int64_t unread_ = 0;
 };
 
 }  // namespace ovq::models

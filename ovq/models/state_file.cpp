@@ -11,6 +11,7 @@ constexpr const char* kVersionKey = "ovq.session";
 constexpr const char* kVersion = "1";
 constexpr const char* kModelKey = "ovq.model";
 constexpr const char* kTokenizerKey = "ovq.tokenizer";
+constexpr const char* kUnreadKey = "ovq.unread";  // absent: 0
 constexpr const char* kLogits = "logits";
 constexpr const char* kRecent = "recent";
 
@@ -54,6 +55,7 @@ void save_session(const std::filesystem::path& path, const ModelState& state, co
   packed.metadata[kVersionKey] = kVersion;
   packed.metadata[kModelKey] = owner.model;
   packed.metadata[kTokenizerKey] = owner.tokenizer;
+  if (place.unread > 0) packed.metadata[kUnreadKey] = std::to_string(place.unread);
   save_tensors(path, packed.tensors, packed.metadata);
 }
 
@@ -66,6 +68,8 @@ StoredSession load_session(const std::filesystem::path& path, const StateOwner& 
   stored.place.logits = taken(loaded, kLogits, at::kFloat, source);
   const Tensor recent = taken(loaded, kRecent, at::kInt, source);
   stored.place.recent.assign(recent.data_ptr<int32_t>(), recent.data_ptr<int32_t>() + recent.numel());
+  if (const std::string unread = value_of(loaded.metadata, kUnreadKey); !unread.empty())
+    stored.place.unread = std::stoll(unread);
   stored.state = unpack({std::move(loaded.tensors), std::move(loaded.metadata)}, source);
   return stored;
 }

@@ -1,5 +1,6 @@
 // Sessions on disk: a safetensors file with the state (ModelState::save), the logits of what comes next and the last
-// tokens, and in its metadata a version, the model's fingerprint and the tokenizer's identity. Checksummed; a file of
+// tokens, and in its metadata a version, the model's fingerprint, the tokenizer's identity and, if reading was
+// stopped, how many tokens of the text are missing. Checksummed; a file of
 // another model or tokenizer is refused.
 #pragma once
 

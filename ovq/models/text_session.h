@@ -62,6 +62,8 @@ class TextSession {
   Written write(const WriteOptions& options);
 
   int64_t position() const { return session_.position(); }
+  // Tokens of the last text that it was stopped before; a saved state knows them too.
+  int64_t unread() const { return session_.unread(); }
   int64_t state_bytes() const { return state_.nbytes(); }
   int64_t weight_bytes() const { return model_->weight_bytes(); }
   // What keys and values of as many tokens would take, stored as the state is; see inspect.h.
