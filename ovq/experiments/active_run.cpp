@@ -84,7 +84,8 @@ ActiveRun::ActiveRun(PlannedRun planned, Workshop workshop, json search)
 void ActiveRun::begin() {
   const std::filesystem::path& directory = planned_.directory;
   if (std::filesystem::exists(directory / "run.json")) {
-    const std::string differing = differing_options(train::Run::open(directory).options(), options_);
+    const std::string differing =
+        differing_options(with_absolute_paths(train::Run::open(directory).options()), with_absolute_paths(options_));
     if (!differing.empty())
       throw std::runtime_error(directory.string() + " holds a run with other options: " + differing);
     return;

@@ -16,7 +16,10 @@ constexpr const char* kWeights = "model.safetensors";
 constexpr const char* kOptimizer = "optimizer.safetensors";
 constexpr const char* kConfigKey = "ovq.config";
 constexpr const char* kTokenizerKey = "ovq.tokenizer";
+constexpr const char* kTokenizer = "tokenizer.model";
 constexpr const char* kOnlyDamaged = " has only damaged checkpoints";
+constexpr const char* kNoOptimizer =
+    " has no checkpoint with optimizer.safetensors, which training needs to go on; eval and generate do without";
 
 using models::identity;
 
@@ -61,6 +64,7 @@ void check_sound(const std::filesystem::path& directory) {
   const files::Metadata weights = verified(directory / kWeights);
   check_config(directory, weights);
   check_stored_tokenizer(directory, weights);
+  if (!std::filesystem::exists(directory / kOptimizer)) return;  // a model
   const files::Metadata metadata = verified(directory / kOptimizer);
   for (const char* key : {"step", "skipped", "tokens", "updates"}) number(metadata, key);
 }
@@ -96,8 +100,13 @@ void save_checkpoint(const std::filesystem::path& run, const models::LanguageMod
   files::keep_last(directory, kPrefix, keep);
 }
 
-std::optional<std::filesystem::path> find_checkpoint(const std::filesystem::path& run, const Warn& warn) {
+std::optional<std::filesystem::path> find_checkpoint(const std::filesystem::path& run, const Warn& warn,
+                                                     Purpose purpose) {
   for (const files::NumberedDirectory& candidate : files::latest_first(checkpoint_directory(run), kPrefix)) {
+    if (purpose == Purpose::training && !std::filesystem::exists(candidate.path / kOptimizer)) {
+      if (warn) warn(candidate.path.string() + " has no optimizer.safetensors, without which training cannot go on");
+      continue;
+    }
     try {
       check_sound(candidate.path);
       return candidate.path;
@@ -118,6 +127,13 @@ models::ModelConfig checkpoint_config(const std::filesystem::path& checkpoint) {
   return models::load_config(checkpoint / kConfig);
 }
 
+std::optional<std::filesystem::path> stored_tokenizer(const std::filesystem::path& run) {
+  for (const files::NumberedDirectory& checkpoint : files::latest_first(checkpoint_directory(run), kPrefix)) {
+    if (std::filesystem::exists(checkpoint.path / kTokenizer)) return checkpoint.path / kTokenizer;
+  }
+  return std::nullopt;
+}
+
 void check_tokenizer(const std::filesystem::path& checkpoint, const text::Tokenizer& tokenizer) {
   const auto stored = text::load_tokenizer(checkpoint.string());
   if (stored == nullptr || stored->identity() == tokenizer.identity()) return;
@@ -133,12 +149,12 @@ std::filesystem::path model_directory(const std::filesystem::path& name, const W
 std::optional<Progress> load_checkpoint(const std::filesystem::path& run, models::LanguageModel& model,
                                         const text::Tokenizer* tokenizer, OptimizerState& optimizer, const Warn& warn) {
   if (std::filesystem::is_directory(checkpoint_directory(run))) files::remove_stale_parts(checkpoint_directory(run));
-  const auto directory = find_checkpoint(run, warn);
+  const auto directory = find_checkpoint(run, warn, Purpose::training);
   if (!directory) {
     // Whoever wants to lose them says so.
     if (has_any(run))
-      throw std::runtime_error(run.string() + kOnlyDamaged + "; to begin again with step 1, remove " +
-                               checkpoint_directory(run).string());
+      throw std::runtime_error(run.string() + (find_checkpoint(run, {}) ? kNoOptimizer : kOnlyDamaged) +
+                               "; to begin again with step 1, remove " + checkpoint_directory(run).string());
     return std::nullopt;
   }
   if (identity(checkpoint_config(*directory)) != identity(model.config()))

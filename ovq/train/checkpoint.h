@@ -30,9 +30,13 @@ using Warn = std::function<void(const std::string&)>;  // may be empty
 
 std::filesystem::path checkpoint_directory(const std::filesystem::path& run);
 
-// The newest checkpoint of which every file is as it was written; `warn` hears of damaged ones that were passed over.
-// Whoever reads a run's checkpoints asks here.
-std::optional<std::filesystem::path> find_checkpoint(const std::filesystem::path& run, const Warn& warn);
+// What a checkpoint is read for: a model needs no optimizer.safetensors, which has two thirds of the bytes.
+enum class Purpose { model, training };
+
+// The newest checkpoint that serves the purpose and of which every file is as it was written; `warn` hears of those
+// that were passed over. Whoever reads a run's checkpoints asks here.
+std::optional<std::filesystem::path> find_checkpoint(const std::filesystem::path& run, const Warn& warn,
+                                                     Purpose purpose = Purpose::model);
 // The same; std::runtime_error if there is none.
 std::filesystem::path newest_checkpoint(const std::filesystem::path& run, const Warn& warn = {});
 
@@ -43,6 +47,9 @@ models::ModelConfig checkpoint_config(const std::filesystem::path& checkpoint);
 // directory is returned as it is.
 std::filesystem::path model_directory(const std::filesystem::path& name, const Warn& warn);
 
+// The newest tokenizer.model that a run's checkpoints hold; its content is not looked at.
+std::optional<std::filesystem::path> stored_tokenizer(const std::filesystem::path& run);
+
 // std::runtime_error if the checkpoint was trained with another tokenizer than this; one that stores none passes.
 void check_tokenizer(const std::filesystem::path& checkpoint, const text::Tokenizer& tokenizer);
 
@@ -52,8 +59,8 @@ void save_checkpoint(const std::filesystem::path& run, const models::LanguageMod
                      const text::Tokenizer* tokenizer, const OptimizerState& optimizer, const Progress& progress,
                      int64_t keep);
 
-// Loads what find_checkpoint finds, into the tensors of model and optimiser; nothing if there is no checkpoint,
-// std::runtime_error if there are only damaged ones. A checkpoint of another model or tokenizer is an error.
+// Loads what find_checkpoint finds for training, into the tensors of model and optimiser; nothing if there is no
+// checkpoint, std::runtime_error if there are others only. A checkpoint of another model or tokenizer is an error.
 std::optional<Progress> load_checkpoint(const std::filesystem::path& run, models::LanguageModel& model,
                                         const text::Tokenizer* tokenizer, OptimizerState& optimizer, const Warn& warn);
 

@@ -58,6 +58,7 @@ void add_result(ComparisonRow& row, const json& result, const char* metric) {
   row.by_length[length] = number_or_nan(result.at(metric));
   if (row.by_length.rbegin()->first != length) return;
   row.centroids = centroids_of(result);
+  row.every_token = result.value("asked_keep", 0.0) == 1;
   if (result.contains("keep")) row.keep = result["keep"].get<double>();
   row.state_bytes = result.at("state_bytes");
   row.tokens_per_second = result.at("tokens_per_second");
@@ -96,7 +97,7 @@ std::string to_text(const std::string& title, const ComparisonTable& comparison)
       const auto at = row.by_length.find(length);
       cells.push_back(at == row.by_length.end() ? "-" : fmt::format("{:.3f}", at->second));
     }
-    cells.push_back(row.centroids == 0 ? "-" : std::to_string(row.centroids));
+    cells.push_back(centroids_text(row.centroids, row.every_token));
     cells.push_back(row.keep ? fmt::format("{:.3f}", *row.keep) : "-");
     cells.push_back(bytes_text(row.state_bytes));
     cells.push_back(fmt::format("{:.0f}", row.tokens_per_second));
@@ -125,7 +126,7 @@ void RunComparison::add(const Run& run, const Warn& warn) {
   const TrainingCost cost = training_cost(run.metrics());
   std::vector<json> results = run.results();
   if (results.empty() && warn)
-    warn(fmt::format("{} has no evaluations; run: ovq eval {}", run.path().string(), run.path().string()));
+    warn(fmt::format("{} has no evaluations; run: ovq eval {}", run.path().string(), shell_word(run.path().string())));
   add_keeps(results, run, warn);
 
   const char* metric = tasks::metric_name(run.description().metric);

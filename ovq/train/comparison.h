@@ -24,6 +24,7 @@ struct ComparisonRow {
   std::map<int64_t, double> by_length;  // the metric
   // At the longest length:
   int64_t centroids = 0;
+  bool every_token = false;  // has a centroid of its own
   std::optional<double> keep;
   double state_bytes = 0, tokens_per_second = 0;
 };

@@ -33,6 +33,10 @@ double square_root_centroids(double keep, double tokens) {
 
 }  // namespace
 
+std::string centroids_text(int64_t centroids, bool every_token) {
+  return centroids == 0 ? "-" : every_token ? "all" : std::to_string(centroids);
+}
+
 int64_t centroids_for_keep(const kernels::OvqOptions& dictionary, double keep, int64_t length, int64_t row) {
   check(keep > 0 && keep <= 1, "keep", "keep is ", keep, "; must be more than 0 and at most 1");
   check(length >= 1 && row >= length, "keep", "length is ", length, "; must be within 1 and the row's ", row);

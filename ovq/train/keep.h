@@ -17,6 +17,9 @@ const kernels::OvqOptions* dictionary_of(const models::ModelConfig& config);
 // Of a context of `length` tokens: N / (length + N) under plateau growth, and 1 where every token has its own.
 double keep_of(const kernels::OvqOptions& dictionary, int64_t length);
 
+// For tables: N, "all" if every token has a centroid of its own, "-" without a dictionary.
+std::string centroids_text(int64_t centroids, bool every_token);
+
 // The N that keeps that share of `length` tokens, at least 1. keep 1: every token of the row of `row` tokens, which may
 // go on after the context, has a centroid of its own. std::invalid_argument unless 0 < keep <= 1.
 int64_t centroids_for_keep(const kernels::OvqOptions& dictionary, double keep, int64_t length, int64_t row);

@@ -115,6 +115,16 @@ RunOptions run_options_from_json(const json& object, const RunOptions& defaults)
   return options;
 }
 
+RunOptions with_absolute_paths(RunOptions options) {
+  if (options.task != "text") return options;
+  for (const char* name : {"train", "test", "tokenizer"}) {
+    const std::string path = options.task_options.value(name, json()).is_string() ? options.task_options[name] : "";
+    const bool file = !path.empty() && (std::string_view(name) != "tokenizer" || path != "bytes");
+    if (file) options.task_options[name] = std::filesystem::absolute(path).lexically_normal().string();
+  }
+  return options;
+}
+
 RunOptions resolved(RunOptions options) {
   const tasks::Preset task = tasks::preset(options.task, options.scale);
   options.task_options["scale"] = options.scale;

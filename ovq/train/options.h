@@ -74,6 +74,9 @@ json to_json(const RunOptions& options);
 // Over `defaults`. Errors name the option and what is allowed.
 RunOptions run_options_from_json(const json& object, const RunOptions& defaults = {});
 
+// The task's files by absolute paths, so that the run means the same from every directory.
+RunOptions with_absolute_paths(RunOptions options);
+
 // The options with everything that `scale` and the preset decide filled in.
 RunOptions resolved(RunOptions options);
 

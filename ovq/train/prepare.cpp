@@ -3,7 +3,7 @@
 namespace ovq::train {
 
 PreparedRun prepare_run(const json& options, const Warn& warn) {
-  PreparedRun prepared{.options = resolved(run_options_from_json(options))};
+  PreparedRun prepared{.options = with_absolute_paths(resolved(run_options_from_json(options)))};
   prepared.task = make_task(prepared.options);
   const models::ModelConfig config = model_config(prepared.options, prepared.task->vocab());
   check_task(*prepared.task, prepared.options);

@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "ovq/base/files/durable.h"
+#include "ovq/base/format.h"
 #include "ovq/base/json_lines.h"
 #include "ovq/models/weights.h"
 
@@ -43,11 +44,15 @@ files::Descriptor locked(const std::filesystem::path& path, std::chrono::millise
 Run::Run(std::filesystem::path path, RunOptions options)
     : path_(std::move(path)), options_(std::move(options)), description_(describe(options_)) {}
 
-Run Run::create(const std::filesystem::path& path, const RunOptions& options, std::shared_ptr<const tasks::Task> task) {
+void Run::check_new(const std::filesystem::path& path) {
   if (std::filesystem::exists(path / kRunFile)) {
-    throw std::runtime_error(path.string() + " holds a run already; go on with --resume " + path.string() +
+    throw std::runtime_error(path.string() + " holds a run already; go on with --resume " + shell_word(path.string()) +
                              " or choose another --out");
   }
+}
+
+Run Run::create(const std::filesystem::path& path, const RunOptions& options, std::shared_ptr<const tasks::Task> task) {
+  check_new(path);
   Run run(path, options);
   if (task) run.tasks_[json::object()] = std::move(task);
   std::error_code error;
@@ -59,7 +64,8 @@ Run Run::create(const std::filesystem::path& path, const RunOptions& options, st
 
 Run Run::open(const std::filesystem::path& path) {
   std::ifstream in(path / kRunFile);
-  if (!in) throw std::runtime_error(path.string() + " is not a run: cannot open " + (path / kRunFile).string());
+  if (!in || std::filesystem::is_directory(path / kRunFile))
+    throw std::runtime_error(path.string() + " is not a run: cannot open " + (path / kRunFile).string());
   try {
     return {path, run_options_from_json(json::parse(in))};
   } catch (const std::exception& error) {
@@ -74,6 +80,10 @@ std::shared_ptr<const tasks::Task> Run::task(const json& over) const {
   if (task) return task;
   json options = options_.task_options;
   options.merge_patch(over);
+  // The tokenizer's file may be gone, or be named as seen from another directory.
+  if (options_.task == "text" && !std::filesystem::exists(options.value("tokenizer", "bytes"))) {
+    if (const auto stored = stored_tokenizer(path_)) options["tokenizer"] = stored->string();
+  }
   try {
     return task = tasks::make_task(options_.task, options);
   } catch (const std::invalid_argument& error) {  // of the run's file, not of the call

@@ -28,6 +28,8 @@ class Run {
   // options, if it was made already.
   static Run create(const std::filesystem::path& path, const RunOptions& options,
                     std::shared_ptr<const tasks::Task> task = nullptr);
+  // std::runtime_error if there is a run already.
+  static void check_new(const std::filesystem::path& path);
   // Reads run.json, nothing else. What is wrong with it is a std::runtime_error that names the file.
   static Run open(const std::filesystem::path& path);
 

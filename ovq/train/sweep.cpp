@@ -68,7 +68,11 @@ Sweep sweep(const Run& run, const TrainedModel& trained, const SweepOptions& opt
       Result result = evaluate_with(choice, model, *task, evaluate);
       result.options = setting.options;
       result.checkpoint = sweep.checkpoint;
-      run.store_result(result);
+      try {
+        run.store_result(result);
+      } catch (const std::runtime_error& error) {  // no reason to lose what was found
+        sweep.not_stored = error.what();
+      }
       sweep.results.push_back(std::move(result));
     }
   }
@@ -86,7 +90,7 @@ std::string to_table(const Sweep& sweep) {
                {.title = "options", .align = Align::left, .gap = 2}});
   for (const Result& result : sweep.results) {
     const Evaluation& found = result.evaluation;
-    table.add({std::to_string(result.length), result.centroids == 0 ? "-" : std::to_string(result.centroids),
+    table.add({std::to_string(result.length), centroids_text(result.centroids, result.asked_keep.value_or(0) == 1),
                result.keep ? fmt::format("{:.3f}", *result.keep) : "-", fmt::format("{:.4f}", found.total.accuracy()),
                fmt::format("{:.4f}", found.total.loss()), bytes_text(static_cast<double>(found.state_bytes)),
                fmt::format("{:.0f}", static_cast<double>(found.tokens) / found.seconds),

@@ -19,10 +19,12 @@ struct SweepOptions {
 struct Sweep {
   std::string model, task, checkpoint;
   std::vector<Result> results;  // lengths in order, at each of them the sizes in order
+  std::string not_stored;       // why the run has not all of them; empty: it has
 };
 
-// Stores every result in the run as soon as it is there. Dictionary sizes of a model that has none, and lengths that
-// the task cannot have, are a std::invalid_argument. The model has its own dictionary sizes again afterwards.
+// Stores every result in the run as soon as it is there; goes on if that fails. Dictionary sizes of a model that has
+// none, and lengths that the task cannot have, are a std::invalid_argument. The model has its own dictionary sizes
+// again afterwards.
 Sweep sweep(const Run& run, const TrainedModel& trained, const SweepOptions& options);
 
 std::string to_table(const Sweep& sweep);

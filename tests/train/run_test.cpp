@@ -142,6 +142,18 @@ TEST_F(DamagedRun, IsComparedByTheCheckpointBefore) {
   EXPECT_DOUBLE_EQ(comparison.results().at(0).at("keep"), 0.2);
 }
 
+// Two thirds of a checkpoint's bytes are needed by nobody but training that goes on.
+TEST_F(DamagedRun, WithoutTheOptimizerIsAModelAllTheSame) {
+  const std::filesystem::path light = *run_.checkpoint({});
+  std::filesystem::remove(light / "optimizer.safetensors");
+  EXPECT_EQ(run_.load_model({}).checkpoint, light);
+  EXPECT_EQ(model_directory(run_.path(), {}), light);
+  EXPECT_EQ(find_checkpoint(run_.path(), {}, Purpose::training), std::nullopt);
+  EXPECT_NE(
+      error_of<std::runtime_error>([&] { Trainer(run_, {}); }).find("has no checkpoint with optimizer.safetensors"),
+      std::string::npos);
+}
+
 TEST_F(DamagedRun, GoesOnFromTheCheckpointBefore) {
   TrainHooks hooks;
   hooks.warn = warn();

@@ -148,7 +148,7 @@ TEST(Checkpoints, AllReadersPassOverDamage) {
     EXPECT_EQ(newest_checkpoint(run.path(), [&](const std::string& text) { warnings.push_back(text); }), before);
     ASSERT_EQ(warnings.size(), 1u);
     EXPECT_NE(warnings[0].find("step-000012"), std::string::npos) << warnings[0];
-    std::filesystem::remove(before / "optimizer.safetensors");
+    std::filesystem::remove(before / "model.safetensors");
     try {
       newest_checkpoint(run.path());
       FAIL() << "found one";
