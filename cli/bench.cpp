@@ -32,7 +32,7 @@ void add_bench(CLI::App& app) {
       ->add_option("--passes", arguments->run.passes,
                    "Times to go through all cases, of which the best round counts; more where neighbours disturb. "
                    "Default: 3, or 1 with --quick")
-      ->check(CLI::Range(1, 1000))
+      ->check(within(1, 1000))
       ->type_name("N");
   command->callback([arguments] {
     if (arguments->threads > 0) kernels::set_threads(arguments->threads);

@@ -8,10 +8,13 @@
 #include <sstream>
 #include <stdexcept>
 #include <string>
+#include <vector>
 
 #include "bench/comparison.h"
 #include "bench/runner.h"
 #include "cli/commands.h"
+#include "cli/console.h"
+#include "cli/outputs.h"
 #include "ovq/base/files/durable.h"
 
 namespace ovq::cli {
@@ -31,26 +34,32 @@ void add_bench_ops(CLI::App& bench);
 void add_bench_step(CLI::App& bench);
 #endif
 
-// Prints the table of measure(), writes its JSON and compares it with an older one, if asked for.
+// Prints the table of measure(), writes its JSON and compares it with an older one, if asked for. `reads`: what else
+// the command reads.
 template <class Measure>
-void run_bench(const BenchArguments& arguments, Measure&& measure) {
+void run_bench(const BenchArguments& arguments, Measure&& measure, std::vector<std::string> reads = {}) {
   // Before the work, not only after it; what is there stays until then.
-  if (!arguments.json.empty() &&
-      !std::filesystem::is_directory(std::filesystem::absolute(arguments.json).parent_path()))
-    throw std::runtime_error(fmt::format("cannot write {}: its directory is not there", arguments.json));
+  if (!arguments.json.empty()) {
+    reads.push_back(arguments.compare);
+    check_output_file("--json", arguments.json, reads);
+  }
   std::ostringstream before;
   if (!arguments.compare.empty()) {
+    if (std::filesystem::is_directory(arguments.compare))
+      throw std::runtime_error(fmt::format("--compare: {} is a directory; expected a JSON file", arguments.compare));
     const std::ifstream file(arguments.compare);
     if (!file) throw std::runtime_error(fmt::format("cannot read {}", arguments.compare));
     before << file.rdbuf();
   }
   const auto report = measure();
   if (report.cases.empty()) throw UsageError(fmt::format("no case contains \"{}\"", arguments.run.filter));
-  fmt::print("{}", to_table(report));
+  print("{}", to_table(report));
   if (!arguments.compare.empty()) {
-    fmt::print("{}", bench::compare_reports(arguments.compare, before.str(), to_json(report)));
+    print("{}", bench::compare_reports(arguments.compare, before.str(), to_json(report)));
   }
-  if (!arguments.json.empty()) files::write_file_durably(arguments.json, to_json(report));
+  if (!arguments.json.empty()) {
+    write_result(arguments.json, [&](const auto& file) { files::write_file_durably(file, to_json(report)); });
+  }
   if (!report.matched()) throw std::runtime_error("some results did not match the reference and were not timed");
 }
 

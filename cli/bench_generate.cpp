@@ -6,6 +6,7 @@
 
 #include "bench/generate.h"
 #include "cli/bench.h"
+#include "cli/console.h"
 #include "cli/torch_setup.h"
 #include "cli/validators.h"
 #include "ovq/train/checkpoint.h"
@@ -52,7 +53,10 @@ void add_bench_generate(CLI::App& bench) {
     try {
       if (std::filesystem::is_directory(model))
         arguments->options.trained = models::load_text_model(train::model_directory(model, print_warning));
-      run_bench(arguments->common, [&] { return bench::run_generate(arguments->options); });
+      std::vector<std::string> reads = arguments->options.data;
+      reads.push_back(model);
+      run_bench(
+          arguments->common, [&] { return bench::run_generate(arguments->options); }, reads);
     } catch (const std::invalid_argument& error) {
       throw UsageError(error.what());
     }

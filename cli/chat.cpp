@@ -6,8 +6,11 @@
 #include <string>
 
 #include "cli/commands.h"
+#include "cli/console.h"
 #include "cli/field_flags.h"
+#include "cli/interrupts.h"
 #include "cli/line_reader.h"
+#include "cli/outputs.h"
 #include "cli/show_text.h"
 #include "cli/torch_setup.h"
 #include "cli/validators.h"
@@ -29,29 +32,28 @@ struct ChatArguments {
 };
 
 void answer(models::Chat& chat, const ChatArguments& arguments, const std::string& line) {
-  clear_interrupt();
   ReadingLine progress;
   models::WriteOptions write = arguments.write;
   write.each = [&](const models::WrittenToken& token) {
     progress.finish();
-    return print_now(token.text) && !stop_requested();
+    return print_now(token.text) && !interrupted();
   };
   const models::Written written = chat.say(
       line, {.piece = write.generate.piece, .each = [&](int64_t tokens) { return progress.show(tokens); }}, write);
   print_now(written.rest);
-  clear_interrupt();
   print_now("\n");
 }
 
 // False: the talk is over.
-bool obey(models::Chat& chat, const std::string& line) {
+bool obey(models::Chat& chat, const ChatArguments& arguments, const std::string& line) {
   const size_t space = line.find(' ');
   const std::string command = line.substr(0, space), file = space == std::string::npos ? "" : line.substr(space + 1);
   const bool needs_file = command == "/save" || command == "/load";
   if (needs_file && file.empty()) throw UsageError(command + " needs the name of a file");
   if (command == "/quit") return false;
   if (command == "/save") {
-    chat.save(file);
+    check_output_file("/save", file, {arguments.model, arguments.tokenizer});
+    write_result(file, [&](const auto& path) { chat.save(path); });
   } else if (command == "/load") {
     chat.load(file);
   } else if (command == "/undo") {
@@ -61,7 +63,7 @@ bool obey(models::Chat& chat, const std::string& line) {
   } else if (command != "/state") {
     throw UsageError(kHelp);
   }
-  fmt::print(stderr, "ovq: {}\n", state_text(chat.session()));
+  print_warning(state_text(chat.session()));
   return true;
 }
 
@@ -72,18 +74,25 @@ void talk(const ChatArguments& arguments) {
   if (!arguments.load_state.empty()) chat.load(arguments.load_state);
   catch_signals();
   LineReader lines("> ");
+  // On a terminal Ctrl-C stops the line or the answer, and the talk goes on.
+  const auto end_if_interrupted = [&] {
+    if (noted_signal() == SIGTERM || (interrupted() && !lines.on_terminal())) stop_interrupted();
+    clear_interrupt();
+  };
   while (const auto line = lines.next()) {
+    end_if_interrupted();
     if (line->empty()) continue;
     try {
       if (!line->starts_with("/")) {
         answer(chat, arguments, *line);
-      } else if (!obey(chat, *line)) {
+      } else if (!obey(chat, arguments, *line)) {
         break;
       }
     } catch (const std::exception& error) {  // said, and the talk goes on
       print_warning(error.what());
     }
-    if (std::ferror(stdout) != 0) break;
+    end_if_interrupted();
+    if (output_error()) break;
   }
 }
 

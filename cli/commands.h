@@ -15,8 +15,6 @@ struct UsageError : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-void print_warning(const std::string& text);  // a line on stderr
-
 void add_bench(CLI::App& app);
 void add_chat(CLI::App& app);
 void add_compare(CLI::App& app);

@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "cli/commands.h"
+#include "cli/console.h"
 #include "ovq/train/comparison.h"
 
 namespace ovq::cli {
@@ -18,7 +19,7 @@ struct CompareArguments {
 void compare(const CompareArguments& arguments) {
   train::RunComparison comparison;
   for (const std::string& path : arguments.runs) comparison.add(train::Run::open(path), print_warning);
-  fmt::print("{}", arguments.json ? comparison.results().dump(2) + "\n" : comparison.to_text());
+  print("{}", arguments.json ? comparison.results().dump(2) + "\n" : comparison.to_text());
 }
 
 }  // namespace

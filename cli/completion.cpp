@@ -5,6 +5,7 @@
 #include <string>
 
 #include "cli/commands.h"
+#include "cli/console.h"
 
 namespace ovq::cli {
 namespace {
@@ -24,18 +25,18 @@ void print_cases(const CLI::App& command, const std::string& path) {
   for (const CLI::App* next : command.get_subcommands([](const CLI::App*) { return true; })) {
     const std::string name = path.empty() ? next->get_name() : path + " " + next->get_name();
     print_cases(*next, name);  // the longer ones first: the first that fits is taken
-    fmt::print("    \"{}\"*) words=\"{}\" ;;\n", name, words_of(*next));
+    print("    \"{}\"*) words=\"{}\" ;;\n", name, words_of(*next));
   }
 }
 
 void print_bash(const CLI::App& app) {
-  fmt::print(
+  print(
       "# bash completion for ovq: source <(ovq completion bash)\n"
       "_ovq() {{\n"
       "  local words current=\"${{COMP_WORDS[COMP_CWORD]}}\"\n"
       "  case \"${{COMP_WORDS[*]:1:COMP_CWORD-1}}\" in\n");
   print_cases(app, "");
-  fmt::print(
+  print(
       "    *) words=\"{}\" ;;\n"
       "  esac\n"
       "  mapfile -t COMPREPLY < <(compgen -W \"$words\" -- \"$current\")\n"

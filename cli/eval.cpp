@@ -6,6 +6,7 @@
 #include <memory>
 
 #include "cli/commands.h"
+#include "cli/console.h"
 #include "cli/field_flags.h"
 #include "cli/torch_setup.h"
 #include "cli/validators.h"
@@ -48,11 +49,11 @@ void answer_questions(const EvalArguments& arguments, const train::Run& run, con
   if (arguments.json) {
     nlohmann::json object = to_json(scores);
     object["benchmark"] = arguments.benchmark;
-    fmt::print("{}\n", object.dump(2));
+    print("{}\n", object.dump(2));
     return;
   }
-  fmt::print("{} questions of {}: accuracy {:.4f}, by length-normalised score {:.4f}\n", scores.questions,
-             arguments.benchmark, scores.accuracy(), scores.accuracy_normalized());
+  print("{} questions of {}: accuracy {:.4f}, by length-normalised score {:.4f}\n", scores.questions,
+        arguments.benchmark, scores.accuracy(), scores.accuracy_normalized());
 }
 
 void test_lengths(const EvalArguments& arguments, const train::Run& run, const train::TrainedModel& trained) {
@@ -61,11 +62,14 @@ void test_lengths(const EvalArguments& arguments, const train::Run& run, const t
     throw UsageError(
         fmt::format("{}: {} has no OVQ-attention", by_keep ? "--keep" : "--centroids", run.options().model));
   const train::Sweep sweep = train::sweep(run, trained, arguments.sweep);
-  fmt::print("{}", arguments.json ? to_json(sweep).dump(2) + "\n" : to_table(sweep));
+  print("{}", arguments.json ? to_json(sweep).dump(2) + "\n" : to_table(sweep));
+  if (!sweep.not_stored.empty())
+    throw std::runtime_error("the results are printed, but not all are stored in the run: " + sweep.not_stored);
 }
 
 // A model's directory is enough.
 void measure_text(const EvalArguments& arguments) {
+  if (arguments.task.empty()) throw UsageError("--data requires --task text");
   if (arguments.task != "text") throw UsageError(fmt::format("--task: {}; must be text", arguments.task));
   if (arguments.data.empty()) throw UsageError("--task text needs --data");
   const models::TextModel model = models::load_text_model(train::model_directory(arguments.run, print_warning),
@@ -81,7 +85,7 @@ void measure_text(const EvalArguments& arguments) {
     model.model->set_centroids(arguments.sweep.centroids.front());
   }
   const train::TextLoss loss = train::text_loss(model, arguments.data, options);
-  fmt::print("{}", arguments.json ? to_json(loss).dump(2) + "\n" : to_table(loss));
+  print("{}", arguments.json ? to_json(loss).dump(2) + "\n" : to_table(loss));
 }
 
 void evaluate_run(const EvalArguments& arguments, const EvalFlags& flags) {

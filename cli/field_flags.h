@@ -6,6 +6,7 @@
 #include <cctype>
 #include <string>
 
+#include "cli/validators.h"
 #include "ovq/base/fields.h"
 #include "ovq/base/json_fields.h"
 
@@ -34,23 +35,13 @@ class FieldFlags {
           help + ": " + allowed_names(value));
     } else {
       added = command_.add_option(flag, value, help);
-      if constexpr (std::is_arithmetic_v<T>) added->check(in_range(value, range));
+      if constexpr (std::is_arithmetic_v<T> && !std::is_same_v<T, bool>) added->check(number<T>(range));
     }
     const json shown = field_value(value);
     added->default_str(shown.is_string() ? shown.get<std::string>() : shown.dump());
   }
 
  private:
-  template <class T>
-  static CLI::Validator in_range(const T&, const Range& range) {
-    return {[range](std::string& text) {
-              T value{};
-              if (!CLI::detail::lexical_cast(text, value)) return text + " is not a number";
-              return range.contains(static_cast<double>(value)) ? std::string() : text + "; must be " + range.text();
-            },
-            ""};
-  }
-
   CLI::App& command_;
 };
 

@@ -8,7 +8,10 @@
 #include <string>
 
 #include "cli/commands.h"
+#include "cli/console.h"
 #include "cli/field_flags.h"
+#include "cli/interrupts.h"
+#include "cli/outputs.h"
 #include "cli/show_text.h"
 #include "cli/torch_setup.h"
 #include "cli/validators.h"
@@ -53,12 +56,21 @@ std::string token_line(const models::WrittenToken& token) {
 
 nlohmann::json summary(const models::TextSession& session, const Timing& read, const Timing& written,
                        models::WritingEnd end, int64_t skipped) {
-  return {{"read", {{"tokens", read.tokens}, {"seconds", read.seconds}, {"from_state", skipped}}},
+  return {{"read",
+           {{"tokens", read.tokens}, {"unread", session.unread()}, {"seconds", read.seconds}, {"from_state", skipped}}},
           {"written", {{"tokens", written.tokens}, {"seconds", written.seconds}, {"end", name_of_end(end)}}},
           {"position", session.position()},
           {"weight_bytes", session.weight_bytes()},
           {"state_bytes", session.state_bytes()},
           {"kv_cache_bytes", session.kv_cache_bytes()}};
+}
+
+// Returns what the file holds if that is not all that was to be read.
+std::string save_state(models::TextSession& session, const std::string& file, int64_t read) {
+  if (file.empty()) return "";
+  write_result(file, [&](const auto& path) { session.save(path); });
+  if (session.unread() == 0) return "";
+  return fmt::format("{} holds the first {} of {} tokens of the prompt", file, read, read + session.unread());
 }
 
 void generate(const GenerateArguments& arguments) {
@@ -69,7 +81,10 @@ void generate(const GenerateArguments& arguments) {
   if (!arguments.load_state.empty()) {
     session.load(arguments.load_state);
     skipped = session.position();
-    fmt::print(stderr, "ovq: {} saves reading {} tokens\n", arguments.load_state, skipped);
+    print_warning(fmt::format("restored {} tokens from {}", skipped, arguments.load_state));
+    if (session.unread() > 0)
+      print_warning(fmt::format("{} holds a part of a prompt only: reading was interrupted {} tokens before its end",
+                                arguments.load_state, session.unread()));
   }
   ReadingLine progress;
   const Timing read = timed([&] {
@@ -79,11 +94,11 @@ void generate(const GenerateArguments& arguments) {
   progress.finish();
   models::WritingEnd end = models::WritingEnd::interrupted;
   Timing written;
-  if (!stop_requested()) {
+  if (!interrupted()) {
     models::WriteOptions options = arguments.write;
     options.log_probabilities = arguments.json;
     options.each = [&](const models::WrittenToken& token) {
-      return print_now(arguments.json ? token_line(token) : token.text) && !stop_requested();
+      return print_now(arguments.json ? token_line(token) : token.text) && !interrupted();
     };
     written = timed([&] {
       const models::Written result = session.write(options);
@@ -92,18 +107,24 @@ void generate(const GenerateArguments& arguments) {
       return result.tokens;
     });
   }
-  if (!arguments.save_state.empty()) session.save(arguments.save_state);
   if (arguments.json) {
     print_now(summary(session, read, written, end, skipped).dump() + "\n");
-    return;
+  } else {
+    print_now("\n");
+    print_warning(timing_text("read", read));
+    print_warning(timing_text("wrote", written));
+    print_warning(state_text(session));
   }
-  print_now("\n");
-  fmt::print(stderr, "ovq: {}\novq: {}\novq: {}\n", timing_text("read", read), timing_text("wrote", written),
-             state_text(session));
+  const std::string saved = save_state(session, arguments.save_state, read.tokens);
+  if (interrupted()) stop_interrupted(saved);
 }
 
 void run_generate(const GenerateArguments& arguments) {
   set_up_torch(arguments.threads);
+  // A state that goes on from another may take its place.
+  if (!arguments.save_state.empty())
+    check_output_file("--save-state", arguments.save_state,
+                      {arguments.model, arguments.tokenizer, arguments.prompt_file});
   try {
     generate(arguments);
   } catch (const std::invalid_argument& error) {

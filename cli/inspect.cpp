@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "cli/commands.h"
+#include "cli/console.h"
 #include "cli/field_flags.h"
 #include "ovq/base/field_table.h"
 #include "ovq/base/format.h"
@@ -33,14 +34,14 @@ void show_model(const InspectArguments& arguments) {
   if (!arguments.options.empty()) {
     try {
       const nlohmann::json fields = models::describe_mixer(arguments.options);
-      fmt::print("{}", arguments.json ? fields.dump(2) + "\n" : field_table(fields));
+      print("{}", arguments.json ? fields.dump(2) + "\n" : field_table(fields));
     } catch (const std::invalid_argument& error) {
       throw UsageError(error.what());
     }
     return;
   }
   if (arguments.model.empty()) {
-    fmt::print("{}\novq inspect <preset or directory> shows one\n", models::preset_table());
+    print("{}\novq inspect <preset or directory> shows one\n", models::preset_table());
     return;
   }
   try {
@@ -54,7 +55,7 @@ void show_model(const InspectArguments& arguments) {
       object["training_memory"] = to_json(memory);
       table += to_table(memory);
     }
-    fmt::print("{}", arguments.json ? object.dump(2) + "\n" : table);
+    print("{}", arguments.json ? object.dump(2) + "\n" : table);
   } catch (const std::invalid_argument& error) {
     throw UsageError(error.what());
   }
@@ -69,11 +70,11 @@ void add_inspect(CLI::App& app) {
   command->add_option("model", arguments->model, "A preset, a directory with config.json, or a run");
   command->add_flag("--json", arguments->json, "For programs");
   command->add_option("--context", arguments->contexts, "Lengths to show; default: 1024 to 1048576")
-      ->check(CLI::Range(int64_t{1}, int64_t{1} << 30))
+      ->check(within(1, int64_t{1} << 30))
       ->type_name("TOKENS");
   add_fields(*command, arguments->storage);
   command->add_option("--processes", arguments->processes, "Also the memory of each of so many processes in training")
-      ->check(CLI::Range(int64_t{1}, int64_t{1} << 20))
+      ->check(within(1, int64_t{1} << 20))
       ->type_name("P");
   command
       ->add_option("--options", arguments->options,

@@ -2,11 +2,11 @@
 
 #include <unistd.h>
 
-#include <cstdio>
 #include <cstdlib>
 #include <iostream>
 
-#include "cli/show_text.h"
+#include "cli/console.h"
+#include "cli/interrupts.h"
 
 #ifdef OVQ_WITH_READLINE
 #include <readline/history.h>
@@ -20,7 +20,7 @@ LineReader::LineReader(std::string prompt)
 #ifdef OVQ_WITH_READLINE
   rl_catch_signals = 0;  // Ctrl-C is the program's
   rl_event_hook = [] {
-    if (stop_requested()) rl_done = 1;
+    if (interrupted()) rl_done = 1;
     return 0;
   };
 #endif
@@ -33,9 +33,8 @@ std::optional<std::string> LineReader::next() {
     if (line == nullptr) return std::nullopt;
     std::string text = line;
     std::free(line);
-    if (stop_requested()) {
-      clear_interrupt();
-      std::fputs("\n", stdout);
+    if (interrupted()) {
+      print_now("\n");
       return "";
     }
     if (!text.empty()) add_history(text.c_str());
@@ -44,8 +43,10 @@ std::optional<std::string> LineReader::next() {
 #endif
   if (terminal_) print_now(prompt_);
   std::string text;
-  if (!std::getline(std::cin, text)) return std::nullopt;
-  return text;
+  end_on_signals();
+  const bool read = static_cast<bool>(std::getline(std::cin, text));
+  catch_signals();
+  return read ? std::optional(text) : std::nullopt;
 }
 
 }  // namespace ovq::cli

@@ -10,8 +10,10 @@ class LineReader {
  public:
   explicit LineReader(std::string prompt);
 
-  // Nothing at the end of the input. Ctrl-C gives an empty line.
+  // Nothing at the end of the input. On a terminal a signal that is caught gives an empty line; elsewhere it would have
+  // to wait for the line, so it ends the program.
   std::optional<std::string> next();
+  bool on_terminal() const { return terminal_; }
 
  private:
   std::string prompt_;

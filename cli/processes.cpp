@@ -12,6 +12,8 @@
 #include <thread>
 
 #include "cli/commands.h"
+#include "cli/console.h"
+#include "cli/interrupts.h"
 #include "ovq/base/json_fields.h"
 #include "ovq/distributed/process_group.h"
 #include "ovq/experiments/child_process.h"
@@ -25,11 +27,8 @@ using distributed::ProcessGroup;
 using experiments::ChildProcess;
 using std::chrono::milliseconds;
 
-constexpr const char* kStartedHere = "OVQ_STARTED_BY";  // set for processes whose end somebody else reports
 constexpr int kSignalled = 128;
 constexpr int kUsage = 2;
-
-volatile std::sig_atomic_t told_to_end = 0;
 
 milliseconds timeout_of(const ProcessOptions& options) {
   return milliseconds(std::max<int64_t>(1, static_cast<int64_t>(options.timeout * 1000)));
@@ -84,7 +83,7 @@ class Attempt {
                                                     {"MASTER_PORT", text(server.port())},
                                                     {"TORCHELASTIC_USE_AGENT_STORE", "True"},
                                                     {"TORCHELASTIC_RESTART_COUNT", text(number)},
-                                                    {kStartedHere, "ovq"}},
+                                                    {kStartedByOvq, "ovq"}},
                                     .cpus = cpus_of(cpus, rank, options.processes)}));
     }
   }
@@ -100,14 +99,15 @@ class Attempt {
       for (size_t rank = 0; rank < children_.size(); ++rank) {
         const std::optional<int> status = children_[rank]->poll();
         if (!status) ++running;
-        if (!status || *status == 0 || status_ != 0) continue;
+        if (status == kStoppedStatus) stopped_ = true;
+        if (!status || *status == 0 || *status == kStoppedStatus || status_ != 0) continue;
         status_ = *status;
         failed = Clock::now();
         // A rank that can speak has said more by itself.
         if (status_ > kSignalled || server_.said(number_).empty()) server_.say(number_, end_text(rank, status_));
       }
       if (running == 0) return status_;
-      if (told_to_end != 0 && !passed_on) {
+      if (interrupted() && !passed_on) {
         for (auto& child : children_) child->terminate();
         passed_on = true;
       }
@@ -118,6 +118,7 @@ class Attempt {
     }
   }
 
+  bool stopped() const { return stopped_; }  // by a signal to one of them, and saved
   std::string reason() const { return server_.said(number_); }
 
  private:
@@ -126,10 +127,11 @@ class Attempt {
   distributed::StoreServer& server_;
   std::vector<std::unique_ptr<ChildProcess>> children_;
   int status_ = 0;
+  bool stopped_ = false;
 };
 
 [[noreturn]] void end_at_once(const std::string& reason, int status) {
-  if (std::getenv(kStartedHere) == nullptr) print_warning(reason);
+  if (!started_by_ovq()) print_warning(reason);
   std::fflush(nullptr);
   std::_Exit(status);  // the group cannot be left in an orderly way
 }
@@ -150,8 +152,7 @@ train::Run shared_run(ProcessGroup& group, const std::function<train::Run()>& op
 
 void train_in_processes(const std::filesystem::path& run, const ProcessOptions& options, int threads,
                         const std::vector<std::string>& flags) {
-  std::signal(SIGINT, [](int) { told_to_end = 1; });
-  std::signal(SIGTERM, [](int) { told_to_end = 1; });
+  catch_signals();
   std::vector<std::string> command = {std::filesystem::read_symlink("/proc/self/exe").string(),
                                       "train",
                                       "--resume",
@@ -165,10 +166,13 @@ void train_in_processes(const std::filesystem::path& run, const ProcessOptions& 
   for (int64_t attempt = 0;; ++attempt) {
     Attempt processes(command, options, attempt, server);
     const int status = processes.wait();
-    if (status == 0) return;
+    if (status == 0 && !processes.stopped()) return;
     const std::string reason = processes.reason();
+    if (interrupted() && status != 0 && status < kSignalled) print_warning(reason);
+    if (interrupted() || status == 0) stop_interrupted();
+    if (status == kSignalled + SIGPIPE) end_by_signal(SIGPIPE);
     if (status == kUsage) throw UsageError(reason);
-    if (attempt == options.restarts || told_to_end != 0) throw std::runtime_error(reason);
+    if (attempt == options.restarts) throw std::runtime_error(reason);
     print_warning(
         fmt::format("{}; going on from the last checkpoint, restart {} of {}", reason, attempt + 1, options.restarts));
   }

@@ -1,29 +1,61 @@
 #include "cli/program.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <cstdio>
+#include <csignal>
 #include <exception>
 
 #include "bench/commit.h"
 #include "cli/commands.h"
+#include "cli/console.h"
+#include "cli/interrupts.h"
 #include "ovq/base/closest.h"
 #include "ovq/base/error.h"
 
 namespace ovq::cli {
 namespace {
 
+constexpr int kFailureStatus = 1, kUsageStatus = 2;
+
 int report(std::string message, int status) {
   std::replace(message.begin(), message.end(), '\n', ' ');
-  fmt::print(stderr, "ovq: {}\n", message);
+  print_warning(message);
   return status;
 }
 
-}  // namespace
+// A file that is opened later must not get the number of a standard stream that was closed, and what is printed.
+void occupy_closed_streams() {
+  for (const int file : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
+    if (::fcntl(file, F_GETFD) < 0) ::open("/dev/null", file == STDIN_FILENO ? O_WRONLY : O_RDONLY);
+  }
+}
 
-void print_warning(const std::string& text) { fmt::print(stderr, "ovq: {}\n", text); }
+// The exit status, with a line on stderr if something is wrong.
+int obey(CLI::App& app, int argc, char** argv) {
+  try {
+    try {
+      app.parse(argc, argv);
+    } catch (const CLI::Success& success) {  // --help, --version
+      app.exit(success);
+    }
+    check_output();
+    return 0;
+  } catch (const CLI::ParseError& error) {
+    return report(what_is_wrong(app, error), kUsageStatus);
+  } catch (const UsageError& error) {
+    return report(error.what(), kUsageStatus);
+  } catch (const DivergedError& error) {
+    return report(error.what(), kDivergedStatus);
+  } catch (const std::exception& error) {
+    return report(error.what(), kFailureStatus);
+  }
+}
+
+}  // namespace
 
 std::unique_ptr<CLI::App> make_program() {
   auto program = std::make_unique<CLI::App>("Online vector-quantized attention on the CPU", "ovq");
@@ -65,20 +97,16 @@ std::string what_is_wrong(const CLI::App& app, const CLI::ParseError& error) {
 }
 
 int run(CLI::App& app, int argc, char** argv) {
+  occupy_closed_streams();
+  std::signal(SIGPIPE, SIG_IGN);  // a closed pipe is an error of the write, after which what there is gets saved
+  end_on_signals();
   try {
-    app.parse(argc, argv);
-  } catch (const CLI::Success& success) {
-    return app.exit(success);
-  } catch (const CLI::ParseError& error) {
-    return report(what_is_wrong(app, error), 2);
-  } catch (const UsageError& error) {
-    return report(error.what(), 2);
-  } catch (const DivergedError& error) {
-    return report(error.what(), kDivergedStatus);
-  } catch (const std::exception& error) {
-    return report(error.what(), 1);
+    return obey(app, argc, argv);
+  } catch (const Interrupted& interruption) {
+    if (started_by_ovq()) return kStoppedStatus;
+    if (!interruption.message.empty()) print_warning(interruption.message);
+    end_by_signal(interruption.signal);
   }
-  return 0;
 }
 
 }  // namespace ovq::cli

@@ -18,7 +18,8 @@ std::unique_ptr<CLI::App> make_program();
 std::string what_is_wrong(const CLI::App& app, const CLI::ParseError& error);
 
 // Does what the arguments say. The exit status, with one line on stderr if something is wrong: 2 for usage, 1 for
-// failure.
+// failure, also if stdout has not taken all that was printed. What Ctrl-C, SIGTERM or a closed pipe has ended ends by
+// that signal, in a shell with 130, 143 or 141.
 int run(CLI::App& app, int argc, char** argv);
 
 }  // namespace ovq::cli

@@ -3,8 +3,6 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
-#include <cstdio>
-
 #include "ovq/base/format.h"
 
 namespace ovq::cli {
@@ -14,12 +12,12 @@ constexpr double kSecondsBetweenLines = 10;
 constexpr double kSecondsBetweenMoves = 0.2;
 constexpr double kSmoothing = 0.05;
 constexpr int64_t kBarWidth = 24;
-constexpr const char* kEraseLine = "\r\x1b[K";
 
 }  // namespace
 
 ProgressLine::ProgressLine(int64_t steps, int64_t first_step)
-    : terminal_(isatty(STDOUT_FILENO) != 0),
+    : moving_(STDOUT_FILENO),
+      terminal_(moving_.on_terminal()),
       steps_(steps),
       first_step_(first_step),
       start_(std::chrono::steady_clock::now()),
@@ -42,27 +40,19 @@ void ProgressLine::step(const train::StepReport& report) {
   if (report.step != steps_ && since < (terminal_ ? kSecondsBetweenMoves : kSecondsBetweenLines)) return;
   shown_ = now;
   if (!terminal_) {
-    fmt::print("{}\n", line(report));
-    std::fflush(stdout);
+    print_now(line(report) + "\n");
     return;
   }
   const int64_t done = steps_ == 0 ? kBarWidth : report.step * kBarWidth / steps_;
-  fmt::print("{}[{}{}] {}", kEraseLine, std::string(static_cast<size_t>(done), '#'),
-             std::string(static_cast<size_t>(kBarWidth - done), '.'), line(report));
-  std::fflush(stdout);
-  moving_ = true;
+  moving_.show(fmt::format("[{}{}] {}", std::string(static_cast<size_t>(done), '#'),
+                           std::string(static_cast<size_t>(kBarWidth - done), '.'), line(report)));
 }
 
 void ProgressLine::message(const std::string& text) {
-  if (moving_) fmt::print("{}", kEraseLine);
-  moving_ = false;
-  fmt::print("{}\n", text);
-  std::fflush(stdout);
+  moving_.erase();
+  print_now(text + "\n");
 }
 
-void ProgressLine::finish() {
-  if (moving_) fmt::print("\n");
-  moving_ = false;
-}
+void ProgressLine::finish() { moving_.finish(); }
 
 }  // namespace ovq::cli

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <string>
 
+#include "cli/console.h"
 #include "ovq/train/trainer.h"
 
 namespace ovq::cli {
@@ -19,12 +20,12 @@ class ProgressLine {
  private:
   std::string line(const train::StepReport& report) const;
 
+  MovingLine moving_;
   bool terminal_;
   int64_t steps_, first_step_;
   std::chrono::steady_clock::time_point start_, shown_;
   double seconds_ = 0;  // of the steps, smoothed
   double tokens_per_second_ = 0;
-  bool moving_ = false;
 };
 
 }  // namespace ovq::cli

@@ -3,11 +3,12 @@
 
 #include <CLI/CLI.hpp>
 #include <chrono>
-#include <csignal>
 #include <memory>
 #include <thread>
 
 #include "cli/commands.h"
+#include "cli/console.h"
+#include "cli/interrupts.h"
 #include "cli/validators.h"
 #include "ovq/base/files/durable.h"
 #include "ovq/report/live.h"
@@ -17,8 +18,6 @@ namespace ovq::cli {
 namespace {
 
 namespace fs = std::filesystem;
-
-volatile std::sig_atomic_t watch_ends = 0;
 
 struct ReportArguments {
   std::string results = "results", out = "report", claims = "experiments/report/claims.json", png, watch;
@@ -30,26 +29,26 @@ void report(const ReportArguments& arguments) {
   const report::ReportSummary summary = report::write_report(
       {.claims = arguments.claims, .results = arguments.results, .out = arguments.out, .png = arguments.png},
       print_warning);
-  fmt::print("{}: {} claims, {} hold, {} do not, {} open; {} of {} figures have lines; {} runs\n",
-             (fs::path(arguments.out) / "index.html").string(), summary.claims, summary.hold, summary.fail,
-             summary.claims - summary.hold - summary.fail, summary.charts_with_lines, summary.charts, summary.runs);
+  print("{}: {} claims, {} hold, {} do not, {} open; {} of {} figures have lines; {} runs\n",
+        (fs::path(arguments.out) / "index.html").string(), summary.claims, summary.hold, summary.fail,
+        summary.claims - summary.hold - summary.fail, summary.charts_with_lines, summary.charts, summary.runs);
 }
 
 void watch(const ReportArguments& arguments) {
   const fs::path page = fs::path(arguments.out) / "live.html";
   fs::create_directories(arguments.out);
-  std::signal(SIGINT, [](int) { watch_ends = 1; });
-  std::signal(SIGTERM, [](int) { watch_ends = 1; });
-  fmt::print("{} shows the runs in {}{}\n", page.string(), arguments.watch,
-             arguments.once ? "" : fmt::format(", anew every {} s; Ctrl-C ends it", arguments.every));
-  std::fflush(stdout);
-  while (watch_ends == 0) {
+  catch_signals();
+  print("{} shows the runs in {}{}\n", page.string(), arguments.watch,
+        arguments.once ? "" : fmt::format(", anew every {} s; Ctrl-C ends it", arguments.every));
+  check_output();
+  while (!interrupted()) {
     files::write_file_durably(
         page, report::live_page(arguments.watch, {.refresh_seconds = arguments.once ? 0 : arguments.every}));
     if (arguments.once) return;
-    for (int second = 0; second < arguments.every && watch_ends == 0; ++second)
+    for (int second = 0; second < arguments.every && !interrupted(); ++second)
       std::this_thread::sleep_for(std::chrono::seconds(1));
   }
+  stop_interrupted();
 }
 
 }  // namespace
@@ -71,7 +70,7 @@ void add_report(CLI::App& app) {
           ->add_option("--watch", arguments->watch, "Instead: a page over the runs below this directory, until Ctrl-C")
           ->type_name("DIR");
   command->add_option("--every", arguments->every, "Seconds until --watch makes its page anew")
-      ->check(at_least(1))
+      ->check(number<int>(ovq::at_least(1)))
       ->needs(watch_option)
       ->capture_default_str();
   command->add_flag("--once", arguments->once, "With --watch: write the page once")->needs(watch_option);

@@ -4,12 +4,14 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <csignal>
 #include <map>
 #include <memory>
 
 #include "bench/machine.h"
 #include "cli/commands.h"
+#include "cli/console.h"
+#include "cli/interrupts.h"
+#include "cli/outputs.h"
 #include "cli/torch_setup.h"
 #include "cli/validators.h"
 #include "ovq/base/closest.h"
@@ -27,8 +29,6 @@ using nlohmann::json;
 
 constexpr const char* kSets = "experiments";
 constexpr double kSecondsBetweenReports = 60;
-
-volatile std::sig_atomic_t stop_asked = 0;
 
 struct ReproduceArguments {
   std::string set, out, runs, from, data, against;
@@ -96,6 +96,8 @@ std::vector<PlannedRun> make_plan(const ReproduceArguments& arguments) {
     const auto place = [&](const std::string& given, const char* usual) {
       return given.empty() ? fs::path(usual) / set.name : fs::path(given);
     };
+    check_output_directory("--out", place(arguments.out, "results"));
+    check_output_directory("--runs", place(arguments.runs, "runs"));
     const experiments::Places places{.results = place(arguments.out, "results"), .runs = place(arguments.runs, "runs")};
     for (PlannedRun& run : plan_runs(set, arguments.selection, places)) plan.push_back(std::move(run));
   }
@@ -115,7 +117,7 @@ void make_corpora(const std::vector<PlannedRun>& plan, const std::string& data) 
           fmt::format("{} is trained on text, and {} has none yet: name a folder with train/ and valid/ "
                       "by --data",
                       run.label, corpus->directory.string()));
-    corpus->make(data, [](const std::string& line) { fmt::print("{}\n", line); });
+    corpus->make(data, [](const std::string& line) { print("{}\n", line); });
   }
 }
 
@@ -148,16 +150,17 @@ class ReproduceLine {
                           : fmt::format(" | {} evaluation {}", running.label, at.evaluations + 1);
     }
     line += fmt::format(" | {} left", duration_text(progress.seconds_left));
-    fmt::print("{}{}{}", terminal_ ? "\r\x1b[K" : "", line, terminal_ ? "" : "\n");
-    std::fflush(stdout);
+    terminal_ ? moving_.show(line) : static_cast<void>(print_now(line + "\n"));
   }
   void message(const std::string& text) {
-    fmt::print("{}{}\n", terminal_ ? "\r\x1b[K" : "", text);
-    std::fflush(stdout);
+    moving_.erase();
+    print_now(text + "\n");
   }
+  void finish() { moving_.finish(); }
 
  private:
-  bool terminal_ = isatty(STDOUT_FILENO) != 0;
+  MovingLine moving_{STDOUT_FILENO};
+  bool terminal_ = moving_.on_terminal();
   std::optional<std::chrono::steady_clock::time_point> shown_;
 };
 
@@ -169,18 +172,18 @@ std::string result_text(const PlannedRun& run, const experiments::ExperimentResu
 }
 
 void run_all(experiments::Reproduction& reproduction, int jobs) {
-  std::signal(SIGINT, [](int) { stop_asked = 1; });
-  std::signal(SIGTERM, [](int) { stop_asked = 1; });
+  catch_signals();
   ReproduceLine line;
   const auto outcome = reproduction.run(
       jobs, {.on_progress = [&](const auto& progress) { line.show(progress); },
              .on_result = [&](const auto& run, const auto& result) { line.message(result_text(run, result)); },
              .on_failure = [&](const auto& run, const auto& reason) { line.message(run.label + " failed: " + reason); },
-             .stop = [] { return stop_asked != 0; }});
-  if (outcome == experiments::ReproduceOutcome::stopped)
-    throw std::runtime_error("stopped; what was done is saved, the same command goes on");
+             .stop = [] { return interrupted() || output_error(); }});
+  line.finish();
+  check_output();
+  if (outcome == experiments::ReproduceOutcome::stopped) stop_interrupted("run the same command to continue");
   if (outcome == experiments::ReproduceOutcome::some_failed)
-    throw std::runtime_error("not all runs could be made; the same command tries those again");
+    throw std::runtime_error("some runs failed; run the same command to retry them");
 }
 
 void run_again(const ReproduceArguments& arguments, const bench::Machine& machine) {
@@ -199,9 +202,9 @@ void run_again(const ReproduceArguments& arguments, const bench::Machine& machin
   run_all(reproduction, 1);
   const std::vector<std::string> lines = differences(before, experiments::read_result(planned.result));
   fs::remove(planned.result);
-  for (const std::string& line : lines) fmt::print("{}\n", line);
+  for (const std::string& line : lines) print("{}\n", line);
   if (!lines.empty()) throw std::runtime_error(planned.label + " gave other numbers");
-  fmt::print("{}: {} evaluations, every number equal\n", planned.label, before.evaluations.size());
+  print("{}: {} evaluations, every number equal\n", planned.label, before.evaluations.size());
 }
 
 // Set by set: groups of two sets may have the same name.
@@ -231,18 +234,18 @@ void reproduce(ReproduceArguments arguments) {
   if (!arguments.from.empty()) return run_again(arguments, machine);
   const std::vector<PlannedRun> plan = make_plan(arguments);
   if (arguments.table) {
-    fmt::print("{}", table_of(plan, arguments.against));
+    print("{}", table_of(plan, arguments.against));
     return;
   }
   experiments::Reproduction reproduction(plan, workshop(arguments, machine));
-  if (arguments.dry_run) fmt::print("{}\n", reproduction.plan_table());
-  fmt::print("{} runs, {} of them done; the others take about {}, {} at a time\n", reproduction.runs(),
-             reproduction.done(), duration_text(reproduction.seconds_left(arguments.jobs)), arguments.jobs);
-  std::fflush(stdout);
+  if (arguments.dry_run) print("{}\n", reproduction.plan_table());
+  print("{} runs, {} of them done; the others take about {}, {} at a time\n", reproduction.runs(), reproduction.done(),
+        duration_text(reproduction.seconds_left(arguments.jobs)), arguments.jobs);
+  check_output();
   if (arguments.dry_run) return;
   make_corpora(plan, arguments.data);
   run_all(reproduction, arguments.jobs);
-  fmt::print("\n{}", table_of(plan));
+  print("\n{}", table_of(plan));
 }
 
 }  // namespace
@@ -263,7 +266,7 @@ void add_reproduce(CLI::App& app) {
   command->add_option("--out", arguments->out, "Directory of the results; default: results/<set>")->type_name("DIR");
   command->add_option("--runs", arguments->runs, "Directory of the runs; default: runs/<set>")->type_name("DIR");
   command->add_option("--jobs", arguments->jobs, "Runs at a time, one thread each; default: all cores")
-      ->check(at_least(1));
+      ->check(number<int>(ovq::at_least(1)));
   command->add_flag("--keep-runs", arguments->keep_runs, "Keep the directory of a run when its result is written");
   CLI::Option* dry_run = command->add_flag("--dry-run", arguments->dry_run, "Only say what there is to do");
   CLI::Option* table = command->add_flag("--table", arguments->table, "Only print the results there are, as Markdown")

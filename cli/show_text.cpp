@@ -3,9 +3,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
-#include <csignal>
-#include <cstdio>
-
+#include "cli/interrupts.h"
 #include "ovq/base/format.h"
 
 namespace ovq::cli {
@@ -13,40 +11,24 @@ namespace {
 
 constexpr double kLinePause = 10, kMovePause = 0.2;  // seconds between lines, or moves of one
 
-volatile std::sig_atomic_t signalled = 0;
-
 }  // namespace
 
-void catch_signals() {
-  std::signal(SIGINT, [](int) { signalled = 1; });
-  std::signal(SIGPIPE, SIG_IGN);
-}
-
-bool stop_requested() { return signalled != 0; }
-void clear_interrupt() { signalled = 0; }
-
-bool print_now(const std::string& text) {
-  return std::fwrite(text.data(), 1, text.size(), stdout) == text.size() && std::fflush(stdout) == 0;
-}
+ReadingLine::ReadingLine() : moving_(STDERR_FILENO) {}
 
 bool ReadingLine::show(int64_t tokens) {
   const auto now = std::chrono::steady_clock::now();
-  const bool terminal = isatty(STDERR_FILENO) != 0;
+  const bool terminal = moving_.on_terminal();
   const auto since = [&](auto moment) { return std::chrono::duration<double>(now - moment).count(); };
   if (since(shown_) >= (terminal ? kMovePause : kLinePause)) {
     shown_ = now;
-    fmt::print(stderr, "{}read {} tokens, {:.0f} tokens/s{}", terminal ? "\r\x1b[K" : "ovq: ", tokens,
-               static_cast<double>(tokens) / since(start_), terminal ? "" : "\n");
-    std::fflush(stderr);
-    moving_ = terminal;
+    const std::string line =
+        fmt::format("read {} tokens, {:.0f} tokens/s", tokens, static_cast<double>(tokens) / since(start_));
+    terminal ? moving_.show(line) : print_warning(line);
   }
-  return !stop_requested();
+  return !interrupted();
 }
 
-void ReadingLine::finish() {
-  if (moving_) fmt::print(stderr, "\r\x1b[K");
-  moving_ = false;
-}
+void ReadingLine::finish() { moving_.erase(); }
 
 std::string timing_text(const char* what, const Timing& timing) {
   return fmt::format("{} {} tokens in {}, {:.0f} tokens/s", what, timing.tokens, seconds_text(timing.seconds),

@@ -1,32 +1,26 @@
-// Text that is read and written before the user's eyes: it goes to stdout as it comes, what is said about it to stderr.
+// What is said about text that is read and written: on stderr, as stdout has the text itself.
 #pragma once
 
 #include <chrono>
 #include <cstdint>
 #include <string>
 
+#include "cli/console.h"
 #include "ovq/models/text_session.h"
 
 namespace ovq::cli {
 
-// SIGINT sets a flag from now on; SIGPIPE does nothing: writing to a closed pipe fails, and whoever writes stops.
-void catch_signals();
-bool stop_requested();
-void clear_interrupt();
-
-// False once stdout takes no more, as after `| head`.
-bool print_now(const std::string& text);
-
 // How far a prompt is read: a line that moves on a terminal, else a line every ten seconds.
 class ReadingLine {
  public:
+  ReadingLine();
   // `each` of a ReadOptions: goes on until Ctrl-C.
   bool show(int64_t tokens);
   void finish();
 
  private:
   std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now(), shown_ = start_;
-  bool moving_ = false;
+  MovingLine moving_;
 };
 
 // Tokens and how long they took.

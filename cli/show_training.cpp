@@ -3,20 +3,19 @@
 #include <fmt/format.h>
 
 #include <chrono>
-#include <csignal>
 #include <memory>
 #include <optional>
 #include <string>
 
-#include "cli/commands.h"
+#include "cli/console.h"
+#include "cli/interrupts.h"
 #include "cli/progress_line.h"
+#include "ovq/base/format.h"
 #include "ovq/train/profile.h"
 #include "ovq/train/trainer.h"
 
 namespace ovq::cli {
 namespace {
-
-volatile std::sig_atomic_t interrupted = 0;
 
 double millions(int64_t count) { return static_cast<double>(count) / 1e6; }
 
@@ -41,34 +40,33 @@ void print_beginning(const train::Run& run, train::Trainer& trainer, const train
   const train::RunOptions& options = run.options();
   int64_t parameters = 0;
   for (const auto& parameter : trainer.model().parameters()) parameters += parameter.numel();
-  fmt::print("{} on {} ({}): {:.2f}M parameters, vocabulary {}, into {}\n", options.model, options.task, options.scale,
-             millions(parameters), trainer.task().vocab(), run.path().string());
+  print("{} on {} ({}): {:.2f}M parameters, vocabulary {}, into {}\n", options.model, options.task, options.scale,
+        millions(parameters), trainer.task().vocab(), run.path().string());
   if (company.group != nullptr)
-    fmt::print("{} processes, {:.2f} MB of optimiser state in each\n", company.group->ranks(),
-               millions(trainer.optimizer().state_bytes()));
+    print("{} processes, {:.2f} MB of optimiser state in each\n", company.group->ranks(),
+          millions(trainer.optimizer().state_bytes()));
   const int64_t done = trainer.progress().step;
-  if (done == 0 && !options.init_from.path.empty())
-    fmt::print("starting from the weights of {}\n", options.init_from.path);
-  if (done > 0) fmt::print("going on after step {}\n", done);
+  if (done == 0 && !options.init_from.path.empty()) print("starting from the weights of {}\n", options.init_from.path);
+  if (done > 0) print("going on after step {}\n", done);
 }
 
 void print_end(const train::Run& run, const train::Trainer& trainer, train::Outcome outcome) {
   const train::Progress& done = trainer.progress();
   if (outcome == train::Outcome::stopped) {
-    fmt::print("stopped after step {}; saved. Go on with: ovq train --resume {}\n", done.step, run.path().string());
+    print("stopped after step {}; saved. Go on with: ovq train --resume {}\n", done.step,
+          shell_word(run.path().string()));
     return;
   }
-  if (outcome == train::Outcome::target_reached) fmt::print("target {} reached\n", run.options().target);
-  if (done.skipped > 0) fmt::print("{} steps were skipped: loss or gradient not finite\n", done.skipped);
-  fmt::print("{} steps, {:.2f}M tokens. Evaluate with: ovq eval {}\n", done.step, millions(done.tokens),
-             run.path().string());
+  if (outcome == train::Outcome::target_reached) print("target {} reached\n", run.options().target);
+  if (done.skipped > 0) print("{} steps were skipped: loss or gradient not finite\n", done.skipped);
+  print("{} steps, {:.2f}M tokens. Evaluate with: ovq eval {}\n", done.step, millions(done.tokens),
+        shell_word(run.path().string()));
 }
 
 }  // namespace
 
 void train_and_show(const train::Run& run, const ShowOptions& show) {
-  std::signal(SIGINT, [](int) { interrupted = 1; });
-  std::signal(SIGTERM, [](int) { interrupted = 1; });
+  catch_signals();
   const train::RunOptions& options = run.options();
   std::unique_ptr<ProgressLine> progress;
   int64_t phase = -1;  // the one shown last
@@ -82,10 +80,11 @@ void train_and_show(const train::Run& run, const ShowOptions& show) {
   };
   const bool first = show.company.group == nullptr || show.company.group->rank() == 0;
   if (first) hooks.warn = print_warning;
-  hooks.stop = [] { return interrupted != 0; };
+  hooks.stop = [] { return interrupted() || output_error(); };
   train::Trainer trainer(run, hooks, show.company);
   if (!first) {
-    trainer.train();
+    if (trainer.train() == train::Outcome::stopped)
+      throw Interrupted{.signal = interrupted() ? noted_signal() : SIGTERM};  // the first one says it
     return;
   }
   print_beginning(run, trainer, show.company);
@@ -97,8 +96,10 @@ void train_and_show(const train::Run& run, const ShowOptions& show) {
   const train::Outcome outcome = trainer.train();
   progress->finish();
   const std::chrono::duration<double> spent = std::chrono::steady_clock::now() - start;
-  if (profile) fmt::print("\n{}", to_table(*profile, spent.count()));
+  if (profile) print("\n{}", to_table(*profile, spent.count()));
   print_end(run, trainer, outcome);
+  check_output();
+  if (outcome == train::Outcome::stopped) stop_interrupted();
 }
 
 }  // namespace ovq::cli

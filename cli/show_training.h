@@ -1,4 +1,5 @@
-// A run that trains before the user's eyes; Ctrl-C and SIGTERM end it after the step, saved.
+// A run that trains before the user's eyes; Ctrl-C and SIGTERM end it after the step, saved,
+// and so does a stdout that takes no more.
 #pragma once
 
 #include "ovq/train/trainer.h"
@@ -12,6 +13,7 @@ struct ShowOptions {
   train::Company company;  // the first of whose processes shows something
 };
 
+// Throws Interrupted if it was stopped.
 void train_and_show(const train::Run& run, const ShowOptions& options);
 
 }  // namespace ovq::cli

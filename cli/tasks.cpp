@@ -5,6 +5,8 @@
 #include <memory>
 
 #include "cli/commands.h"
+#include "cli/console.h"
+#include "cli/validators.h"
 #include "ovq/base/field_table.h"
 #include "ovq/tasks/example.h"
 #include "ovq/tasks/registry.h"
@@ -21,14 +23,14 @@ struct TasksArguments {
 
 void show_task(TasksArguments arguments) {
   if (arguments.example.task.empty()) {
-    for (const std::string& name : tasks::task_names()) fmt::print("{}\n", name);
-    fmt::print("\novq tasks <name> shows a sample\n");
+    for (const std::string& name : tasks::task_names()) print("{}\n", name);
+    print("\novq tasks <name> shows a sample\n");
     return;
   }
   if (arguments.options) {
     try {
       const json fields = tasks::describe_task(arguments.example.task);
-      fmt::print("{}", arguments.as_json ? fields.dump(2) + "\n" : field_table(fields));
+      print("{}", arguments.as_json ? fields.dump(2) + "\n" : field_table(fields));
     } catch (const std::invalid_argument& error) {
       throw UsageError(error.what());
     }
@@ -37,7 +39,7 @@ void show_task(TasksArguments arguments) {
   arguments.example.split = arguments.test ? tasks::Split::test : tasks::Split::train;
   try {
     const tasks::Example example = tasks::draw_example(arguments.example);
-    fmt::print("{}", arguments.as_json ? to_json(example).dump() + "\n" : to_text(example));
+    print("{}", arguments.as_json ? to_json(example).dump() + "\n" : to_text(example));
   } catch (const std::invalid_argument& error) {
     throw UsageError(error.what());
   }
@@ -50,10 +52,14 @@ void add_tasks(CLI::App& app) {
   const auto arguments = std::make_shared<TasksArguments>();
   command->add_option("task", arguments->example.task, "Name of the task");
   command->add_option("--scale", arguments->example.scale, "tiny, small or paper")->capture_default_str();
-  command->add_option("--length", arguments->example.length,
-                      "Tokens before the query section; default: the shortest trained");
-  command->add_option("--seed", arguments->example.seed, "Which sample")->capture_default_str();
-  command->add_option("--step", arguments->example.step, "Which sample")->capture_default_str();
+  command
+      ->add_option("--length", arguments->example.length,
+                   "Tokens before the query section; default: the shortest trained")
+      ->check(at_least(1));
+  command->add_option("--seed", arguments->example.seed, "Which sample")
+      ->check(number<uint64_t>())
+      ->capture_default_str();
+  command->add_option("--step", arguments->example.step, "Which sample")->check(at_least(0))->capture_default_str();
   command->add_flag("--test", arguments->test, "From the test split");
   command->add_flag("--options", arguments->options, "Instead: the options of the task, for --task-options");
   command->add_flag("--json", arguments->as_json, "Print tokens and targets as JSON");

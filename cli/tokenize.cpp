@@ -7,7 +7,9 @@
 #include <vector>
 
 #include "cli/commands.h"
+#include "cli/console.h"
 #include "cli/field_flags.h"
+#include "cli/outputs.h"
 #include "ovq/base/files/durable.h"
 #include "ovq/base/format.h"
 #include "ovq/text/token_file.h"
@@ -23,22 +25,26 @@ struct TokenizeArguments {
 };
 
 void train_tokenizer(const TokenizeArguments& arguments) {
+  check_output_file("--out", arguments.out, arguments.texts);
   try {
     const std::string model = text::train_tokenizer(arguments.texts, arguments.training);
-    files::write_file_durably(arguments.out, model);
+    write_result(arguments.out, [&](const auto& path) { files::write_file_durably(path, model); });
     const auto tokenizer = text::make_tokenizer(arguments.out);
-    fmt::print("{}: {} tokens, SHA-256 {}\n", arguments.out, tokenizer->vocab(), tokenizer->identity());
+    print("{}: {} tokens, SHA-256 {}\n", arguments.out, tokenizer->vocab(), tokenizer->identity());
   } catch (const std::invalid_argument& error) {
     throw UsageError(error.what());
   }
 }
 
 void apply_tokenizer(const TokenizeArguments& arguments) {
+  std::vector<std::string> reads = arguments.texts;
+  reads.push_back(arguments.tokenizer);
+  check_output_file("--out", arguments.out, reads);
   const auto tokenizer = text::make_tokenizer(arguments.tokenizer);
   const text::TokenizeReport report = text::write_token_file(arguments.out, *tokenizer, arguments.texts);
-  fmt::print("{}: {} tokens of {} documents, {} of text, {:.3f} bytes a token\n", arguments.out, report.tokens,
-             report.documents, bytes_text(static_cast<double>(report.text_bytes)),
-             static_cast<double>(report.text_bytes) / static_cast<double>(report.tokens));
+  print("{}: {} tokens of {} documents, {} of text, {:.3f} bytes a token\n", arguments.out, report.tokens,
+        report.documents, bytes_text(static_cast<double>(report.text_bytes)),
+        static_cast<double>(report.text_bytes) / static_cast<double>(report.tokens));
 }
 
 }  // namespace

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "cli/commands.h"
+#include "cli/console.h"
 #include "ovq/base/blas.h"
 #include "ovq/kernels/parallel.h"
 

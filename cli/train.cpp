@@ -8,7 +8,9 @@
 #include <string>
 
 #include "cli/commands.h"
+#include "cli/console.h"
 #include "cli/field_flags.h"
+#include "cli/outputs.h"
 #include "cli/processes.h"
 #include "cli/show_training.h"
 #include "cli/torch_setup.h"
@@ -64,6 +66,12 @@ train::PreparedRun prepare(const TrainArguments& arguments) {
 // `restarted`: by somebody who gives the same arguments again, so that a run that is there may be the same.
 train::Run open_or_create(const TrainArguments& arguments, bool restarted = false) {
   if (!arguments.resume.empty()) return train::Run::open(arguments.resume);
+  // Before data and weights are read, which may take minutes.
+  const auto check_out = [&](const std::string& out) {
+    check_output_directory("--out", out);
+    if (!restarted) train::Run::check_new(out);
+  };
+  if (!arguments.out.empty()) check_out(arguments.out);
   train::PreparedRun prepared = prepare(arguments);
   const std::string out =
       !arguments.out.empty() ? arguments.out : fmt::format("runs/{}-{}", prepared.options.task, prepared.options.model);
@@ -71,6 +79,7 @@ train::Run open_or_create(const TrainArguments& arguments, bool restarted = fals
     train::Run run = train::Run::open(out);
     if (to_json(run.options()) == to_json(prepared.options)) return run;
   }
+  check_out(out);
   return train::Run::create(out, prepared.options, std::move(prepared.task));
 }
 
@@ -90,8 +99,7 @@ void run_training(const TrainArguments& arguments) {
         "--resume goes on with the options of the run; it takes no others but --threads, --profile and those of "
         "processes");
   const ProcessOptions& processes = arguments.processes;
-  if (processes.restarts > 0 && processes.processes == 0)
-    throw UsageError("--restarts starts processes again that --processes has started; without, it has none");
+  if (processes.restarts > 0 && processes.processes == 0) throw UsageError("--restarts requires --processes");
   ShowOptions show{.profiling = arguments.profile ? Profiling::on : Profiling::off,
                    .company = {.shard_optimizer = arguments.shard_optimizer}};
   if (processes.processes > 1 || processes.restarts > 0) {
@@ -110,6 +118,12 @@ void run_training(const TrainArguments& arguments) {
   }
 }
 
+size_t given_options(const CLI::App& command) {
+  const std::vector<const CLI::Option*> options = command.get_options();
+  return static_cast<size_t>(
+      std::count_if(options.begin(), options.end(), [](const CLI::Option* option) { return option->count() > 0; }));
+}
+
 // A flag for each field of the run's options, "--eval-every" for eval_every.
 class FlagAdder {
  public:
@@ -117,13 +131,13 @@ class FlagAdder {
 
   template <class T>
   void operator()(const char* name, const T& value, const char* text, const Range& range = {}) {
-    using Value = std::conditional_t<std::is_integral_v<T>, int64_t, T>;
     std::string flag = std::string("--") + name, help = text;
     std::replace(flag.begin(), flag.end(), '_', '-');
     help[0] = static_cast<char>(std::toupper(help[0]));
     if (range.zero != nullptr) help += std::string(value == T() ? "; default: " : "; 0: ") + range.zero;
-    CLI::Option* added = command_.add_option_function<Value>(
-        flag, [&flags = flags_, name](const Value& given) { flags[name] = given; }, help);
+    CLI::Option* added = command_.add_option_function<T>(
+        flag, [&flags = flags_, name](const T& given) { flags[name] = given; }, help);
+    if constexpr (std::is_arithmetic_v<T>) added->check(number<T>());  // ranges are those of the options in files
     // 0 and -1 mean that something else decides; the help says what.
     const json shown = field_value(value);
     if (shown.is_string() || (shown != 0 && shown != -1.0)) {
@@ -155,7 +169,8 @@ void add_train(CLI::App& app) {
       ->add_option_function<std::vector<int64_t>>(
           "--lengths", [arguments](const std::vector<int64_t>& value) { arguments->flags["lengths"] = value; },
           "Context lengths to mix; default: those of the scale")
-      ->delimiter(',');
+      ->delimiter(',')
+      ->check(at_least(1));
   train
       ->add_option_function<std::string>(
           "--phases", [arguments](const std::string& file) { arguments->flags["phases"] = read_json_file(file); },
@@ -195,7 +210,13 @@ void add_train(CLI::App& app) {
   add_fields(*train, arguments->processes);
   train->add_flag("--shard-optimizer", arguments->shard_optimizer,
                   "Each of several processes keeps its share of the optimiser's state only");
-  train->callback([arguments] { run_training(*arguments); });
+  train->callback([arguments, train] {
+    if (given_options(*train) == 0) {
+      print("{}", train->help());
+      throw UsageError("train needs options; `ovq train --task recall` begins a run with the defaults shown above");
+    }
+    run_training(*arguments);
+  });
 }
 
 }  // namespace ovq::cli

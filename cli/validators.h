@@ -6,37 +6,55 @@
 
 #include <CLI/CLI.hpp>
 #include <charconv>
+#include <cmath>
+#include <limits>
 #include <string>
+#include <type_traits>
+
+#include "ovq/base/fields.h"
 
 namespace ovq::cli {
 
-// Integers of at least `least`; in a list, every one of them.
-inline CLI::Validator at_least(int64_t least) {
-  return {[least](std::string& text) {
-            int64_t value = 0;
-            const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-            if (error != std::errc() || end != text.data() + text.size())
-              return fmt::format("{} is not an integer; must be one of at least {}", text, least);
-            return value < least ? fmt::format("{}; must be at least {}", value, least) : std::string();
-          },
-          ""};
+// What is wrong with a text that shall be a number of type T in a range; empty: nothing. Every number that is typed is
+// read here, so all flags refuse the same: words, units, what T cannot hold, infinity and NaN.
+template <class T>
+std::string wrong_number(const std::string& text, const Range& range) {
+  const std::string came = text.empty() ? "\"\"" : text, allowed = range.text();
+  T value{};
+  const char* last = text.data() + text.size();
+  const auto [end, error] = std::from_chars(text.data(), last, value);
+  const bool negative = text.starts_with("-");
+  if (error == std::errc::result_out_of_range && end == last) {
+    return fmt::format("{}; must be {} {}", came, negative ? "at least" : "at most",
+                       negative ? std::numeric_limits<T>::lowest() : std::numeric_limits<T>::max());
+  }
+  if (std::is_unsigned_v<T> && negative) return came + "; must be at least 0";
+  if (error != std::errc() || end != last) {
+    return fmt::format("{} is not {}{}{}", came, std::is_integral_v<T> ? "an integer" : "a number",
+                       allowed.empty()         ? ""
+                       : range.bounded_above() ? "; must be one "
+                                               : "; must be one of ",
+                       allowed);
+  }
+  if (!std::isfinite(static_cast<double>(value))) return came + "; must be a finite number";
+  return range.contains(static_cast<double>(value)) ? "" : came + "; must be " + allowed;
 }
 
-// Numbers above 0 and at most 1; in a list, every one of them.
-inline CLI::Validator share() {
-  return {[](std::string& text) {
-            double value = 0;
-            const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-            const bool good = error == std::errc() && end == text.data() + text.size() && value > 0 && value <= 1;
-            return good ? std::string() : fmt::format("{}; must be a number above 0 and at most 1", text);
-          },
-          ""};
+// Checks numbers; in a list, every one of them.
+template <class T>
+CLI::Validator number(const Range& range = {}) {
+  return {[range](std::string& text) { return wrong_number<T>(text, range); }, ""};
 }
+inline CLI::Validator at_least(int64_t least) { return number<int64_t>(ovq::at_least(static_cast<double>(least))); }
+inline CLI::Validator within(int64_t least, int64_t most) {
+  return number<int64_t>(ovq::within(static_cast<double>(least), static_cast<double>(most)));
+}
+inline CLI::Validator share() { return number<double>(above_up_to(0, 1)); }
 
 inline void add_threads(CLI::App& command, int& threads) {
   constexpr int kMostThreads = 1024;
   command.add_option("--threads", threads, "Threads to use; default: all cores")
-      ->check(CLI::Range(1, kMostThreads))
+      ->check(within(1, kMostThreads))
       ->type_name("N");
 }
 

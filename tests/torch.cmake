@@ -42,6 +42,11 @@ if(OVQ_BUILD_CLI)
   set_tests_properties(cli.processes PROPERTIES TIMEOUT 600 COST 60)
   add_test(NAME cli.errors COMMAND ${CMAKE_CURRENT_LIST_DIR}/cli/errors.sh $<TARGET_FILE:ovq>)
   add_test(NAME experiments.reproduce COMMAND ${CMAKE_CURRENT_LIST_DIR}/experiments/reproduce.sh $<TARGET_FILE:ovq>)
+  add_test(NAME cli.endings
+    COMMAND /usr/bin/python3 ${CMAKE_CURRENT_LIST_DIR}/cli/endings.py $<TARGET_FILE:ovq> ${PROJECT_SOURCE_DIR})
+  set_tests_properties(cli.endings PROPERTIES TIMEOUT 600 COST 40 ENVIRONMENT "OMP_WAIT_POLICY=PASSIVE;PYTHONDONTWRITEBYTECODE=1")
+  add_test(NAME cli.files COMMAND ${CMAKE_CURRENT_LIST_DIR}/cli/files.sh $<TARGET_FILE:ovq>)
+  set_tests_properties(cli.files PROPERTIES TIMEOUT 300 COST 15 ENVIRONMENT OMP_WAIT_POLICY=PASSIVE)
   add_test(NAME cli.text COMMAND ${CMAKE_CURRENT_LIST_DIR}/cli/text.sh $<TARGET_FILE:ovq>)
   add_test(NAME report.page
     COMMAND /usr/bin/python3 ${CMAKE_CURRENT_LIST_DIR}/report/page.py $<TARGET_FILE:ovq> ${PROJECT_SOURCE_DIR})

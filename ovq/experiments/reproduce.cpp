@@ -176,6 +176,7 @@ void Reproduction::advance(Job& job, const ReproduceHooks& hooks) {
     if (job.planned.tuning) job.state = State::done;  // a rate that is not to be chosen
     return;
   } catch (const std::exception& error) {
+    if (hooks.stop && hooks.stop()) return;  // the same Ctrl-C has ended its process
     fail(job, error.what(), hooks);
     return;
   }

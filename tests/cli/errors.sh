@@ -48,6 +48,45 @@ done
 expect 2 '--lengths: -4; must be at least 1' "$ovq" eval "$work/good" --lengths 16,-4
 expect 2 '--rounds: 0; must be at least 1' "$ovq" bench step --rounds 0
 
+# Numbers are read alike everywhere: nothing that 64 bits cannot hold, no infinity, no words.
+for option in --tokens --seed; do
+  expect 2 "$option: 99999999999999999999; must be at most" "$ovq" generate "$work/good" --prompt x $option 99999999999999999999
+  expect 2 "$option: -1; must be at least 0" "$ovq" generate "$work/good" --prompt x $option -1
+done
+expect 2 '--seed: -1; must be at least 0' "$ovq" tasks recall --seed -1
+expect 2 '--seed: -1; must be at least 0' "$ovq" train --seed -1
+expect 2 '--step: 1e3 is not an integer' "$ovq" tasks recall --step 1e3
+expect 2 '--length: 0; must be at least 1' "$ovq" tasks recall --length 0
+for bad in nan inf; do
+  expect 2 "--learning-rate: $bad; must be a finite number" "$ovq" train --learning-rate $bad
+  expect 2 "--temperature: $bad; must be a finite number" "$ovq" generate "$work/good" --prompt x --temperature $bad
+done
+expect 2 '--lengths: "" is not an integer' "$ovq" train --lengths ''
+expect 2 '--threads: 0; must be in [1, 1024]' "$ovq" train --threads 0
+
+# Other words for what is wrong.
+expect 2 'train needs options' "$ovq" train
+grep -q -- '--checkpoint-every' "$work/out" || { echo 'FAILED: no help of train'; failures=$((failures + 1)); }
+expect 1 "$work is a directory; expected a JSON file" "$ovq" train --config "$work" --out "$work/run"
+expect 1 "$work is a directory; expected a JSON file" "$ovq" bench kernels --quick --compare "$work"
+expect 2 '--data requires --task text' "$ovq" eval "$work/good" --data "$work/file"
+expect 2 '--restarts requires --processes' "$ovq" train --steps 1 --restarts 1
+expect 2 'the nearest of' "$ovq" inspect no-such-preset
+(($(tr -cd , <"$work/err" | wc -c) == 4)) || { echo 'FAILED: not five presets'; cat "$work/err"; failures=$((failures + 1)); }
+cp -r "$work/good" "$work/a run" && rm "$work/a run/evaluations.jsonl" 2>/dev/null
+"$ovq" train --resume "$work/a run" >"$work/out" && grep -qF "ovq eval '$work/a run'" "$work/out" ||
+  { echo 'FAILED: a path with a space is not quoted'; cat "$work/out"; failures=$((failures + 1)); }
+
+# A checkpoint without the state of the optimiser is a model like any other, but training cannot go on with it.
+cp -r "$work/good" "$work/light" && rm "$work"/light/checkpoints/*/optimizer.safetensors
+for command in 'eval --lengths 16 --rows 2' inspect; do
+  "$ovq" $command "$work/light" >"$work/out" 2>"$work/err" && [[ ! -s $work/err ]] ||
+    { echo "FAILED: $command without optimizer.safetensors"; cat "$work/err"; failures=$((failures + 1)); }
+done
+"$ovq" train --resume "$work/light" >"$work/out" 2>"$work/err"
+(($? == 1)) && tail -n 1 "$work/err" | grep -qF 'has no checkpoint with optimizer.safetensors' ||
+  { echo 'FAILED: --resume without optimizer.safetensors'; cat "$work/err"; failures=$((failures + 1)); }
+
 # What --help shows for --task-options is taken.
 options=$("$ovq" train --help | tr '\n' ' ' | grep -oP -- "--task-options.*?'\K\{[^']*\}" | head -n 1 | tr -s ' ')
 "$ovq" tasks recall --task-options "$options" >/dev/null || { echo "FAILED: --task-options $options, as --help has it"; failures=$((failures + 1)); }
@@ -78,18 +117,17 @@ check() {  # what it is, command ...
 }
 
 # Dictionaries by what they keep: a row of the table for each share, beside the rows by N.
-for bad in 0 -0.1 1.01 x ''; do
-  expect 2 "--keep: $bad; must be a number above 0 and at most 1" "$ovq" eval "$work/good" --keep "$bad"
-done
+for bad in 0 -0.1 1.01; do expect 2 "--keep: $bad; must be in (0, 1]" "$ovq" eval "$work/good" --keep "$bad"; done
+for bad in x '""'; do expect 2 "--keep: $bad is not a number; must be one in (0, 1]" "$ovq" eval "$work/good" --keep "${bad//\"/}"; done
 expect 2 '--centroids excludes --keep' "$ovq" eval "$work/good" --keep 0.2 --centroids 16
-expect 2 "--eval-keep: 2; must be a number above 0 and at most 1" "$ovq" train "${tiny[@]}" --eval-keep 2 --out "$work/run"
+expect 2 "--eval-keep: 2; must be in (0, 1]" "$ovq" train "${tiny[@]}" --eval-keep 2 --out "$work/run"
 check 'eval --keep' "$ovq" eval "$work/good" --lengths 16,32 --rows 2 --keep 0.2,1
-grep -Eq '^ +16 +4 +0.200 ' "$work/out" && grep -Eq '^ +32 +8 +0.200 ' "$work/out" && grep -Eq '^ +32 +[0-9]{4,} +1.000 ' "$work/out" ||
+grep -Eq '^ +16 +4 +0.200 ' "$work/out" && grep -Eq '^ +32 +8 +0.200 ' "$work/out" && grep -Eq '^ +32 +all +1.000 ' "$work/out" ||
   { echo 'FAILED: sizes of eval --keep'; cat "$work/out"; failures=$((failures + 1)); }
 check 'eval --centroids' "$ovq" eval "$work/good" --lengths 16 --rows 2 --centroids 4
 check 'compare' "$ovq" compare "$work/good"
 number='[01]\.[0-9]{3}'
-for row in "N 4 +$number +- +4 +0.200" "keep 0.2 +$number +$number +8 +0.200" "keep 1 +$number +$number +[0-9]+ +1.000"; do
+for row in "N 4 +$number +- +4 +0.200" "keep 0.2 +$number +$number +8 +0.200" "keep 1 +$number +$number +all +1.000"; do
   (($(grep -Ec "\[good\] $row" "$work/out") == 1)) || { echo "FAILED: compare has no row \"$row\""; cat "$work/out"; failures=$((failures + 1)); }
 done
 
