@@ -25,5 +25,13 @@ TEST(Closest, Names) {
   EXPECT_EQ(closest_names("aa", {"ab", "aa", "ac"}, 2), (std::vector<std::string>{"aa", "ab"}));
 }
 
+TEST(Closest, OfManyNamesTheNearestFive) {
+  std::vector<std::string> names;
+  for (char c = 'a'; c <= 'z'; ++c) names.push_back(std::string(9, c));
+  names.push_back("abcdwxyz");
+  EXPECT_EQ(unknown_name("preset", "abcdefgh", names),
+            "unknown preset \"abcdefgh\"; the nearest of 27 are abcdwxyz, aaaaaaaaa, bbbbbbbbb, ccccccccc, ddddddddd");
+}
+
 }  // namespace
 }  // namespace ovq

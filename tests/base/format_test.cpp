@@ -29,5 +29,13 @@ TEST(Format, Lists) {
   EXPECT_EQ(joined({"a", "b", "c"}), "a, b, c");
 }
 
+TEST(Format, WordsOfAShell) {
+  EXPECT_EQ(shell_word("runs/sw-ovq_2.1"), "runs/sw-ovq_2.1");
+  EXPECT_EQ(shell_word("my run"), "'my run'");
+  EXPECT_EQ(shell_word("it's"), "'it'\\''s'");
+  EXPECT_EQ(shell_word("$HOME;ls"), "'$HOME;ls'");
+  EXPECT_EQ(shell_word(""), "''");
+}
+
 }  // namespace
 }  // namespace ovq
