@@ -96,8 +96,6 @@ std::vector<PlannedRun> make_plan(const ReproduceArguments& arguments) {
     const auto place = [&](const std::string& given, const char* usual) {
       return given.empty() ? fs::path(usual) / set.name : fs::path(given);
     };
-    check_output_directory("--out", place(arguments.out, "results"));
-    check_output_directory("--runs", place(arguments.runs, "runs"));
     const experiments::Places places{.results = place(arguments.out, "results"), .runs = place(arguments.runs, "runs")};
     for (PlannedRun& run : plan_runs(set, arguments.selection, places)) plan.push_back(std::move(run));
   }
@@ -243,6 +241,10 @@ void reproduce(ReproduceArguments arguments) {
         duration_text(reproduction.seconds_left(arguments.jobs)), arguments.jobs);
   check_output();
   if (arguments.dry_run) return;
+  for (const PlannedRun& run : plan) {
+    check_output_directory("--out", run.result.parent_path());
+    check_output_directory("--runs", run.directory.parent_path());
+  }
   make_corpora(plan, arguments.data);
   run_all(reproduction, arguments.jobs);
   print("\n{}", table_of(plan));
