@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <csignal>
 #include <exception>
+#include <sstream>
 
 #include "bench/commit.h"
 #include "cli/commands.h"
@@ -40,7 +41,9 @@ int obey(CLI::App& app, int argc, char** argv) {
     try {
       app.parse(argc, argv);
     } catch (const CLI::Success& success) {  // --help, --version
-      app.exit(success);
+      std::ostringstream text;
+      app.exit(success, text, text);
+      print_text(text.str());
     }
     check_output();
     return 0;

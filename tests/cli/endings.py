@@ -57,6 +57,8 @@ def commands(work, source):
         assert not list(out.glob("*.part-*")) and not list(out.glob("tokens*")), os.listdir(out)
 
     return {
+        "--version": Command(["--version"]),
+        "train --help": Command(["train", "--help"]),
         "bench kernels": Command(["bench", "kernels", *bench, "--filter", "H4 d64 L128 N2048 T2048", "--passes", "1"],
                                  ["bench", "kernels", *bench, "--passes", "1000"]),
         "bench ops": Command(["bench", "ops", *bench, "--filter", "linear_attention forward B16 H8"], ["bench", "ops", "--threads", "1"]),
