@@ -11,9 +11,8 @@
 #include "ovq/base/error.h"
 #include "ovq/kernels/memory/buffer.h"
 #include "ovq/kernels/parallel.h"
+#include "ovq/kernels/simd/targets.h"  // as the kernels: the names must be the same
 
-// As the kernels: the names must be the same.
-#define HWY_DISABLED_TARGETS HWY_AVX3_DL
 // clang-format off
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "bench/probe.cpp"

@@ -30,6 +30,9 @@ template <int R, int V>
 struct ProductTile {
   RowVector sums[R][V];
 
+  // An implicit constructor would not be compiled for the target, and could not call that of NEON's vectors.
+  HWY_INLINE ProductTile() {}
+
   HWY_INLINE void clear() {
 #pragma GCC unroll 8
     for (int r = 0; r < R; ++r) {

@@ -1,7 +1,6 @@
 #include "ovq/kernels/simd/read_kernels.h"
+#include "ovq/kernels/simd/targets.h"
 
-// The kernels use nothing that AVX3_DL has and AVX3 has not.
-#define HWY_DISABLED_TARGETS HWY_AVX3_DL
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "ovq/kernels/simd/read_kernels.cpp"
 // clang-format off

@@ -1,7 +1,6 @@
 #include "ovq/kernels/simd/recurrence_kernels.h"
+#include "ovq/kernels/simd/targets.h"
 
-// Nothing here gains from the extensions that AVX3_DL has beyond AVX3.
-#define HWY_DISABLED_TARGETS HWY_AVX3_DL
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "ovq/kernels/simd/recurrence_kernels.cpp"
 // clang-format off
