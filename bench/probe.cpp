@@ -101,7 +101,7 @@ const ProbeOfTarget& best_probe() { return HWY_DYNAMIC_DISPATCH(probe_of_target)
 
 // The probe compiled for `isa`; Highway's own choice, which the process shares, is put back.
 const ProbeOfTarget& probe_of(const std::string& isa) {
-  const int64_t usable = hwy::SupportedTargets() & HWY_TARGETS;
+  const int64_t usable = kernels::detail::usable_targets();
   const ProbeOfTarget* found = nullptr;
   for (int bit = 0; bit < 63 && found == nullptr; ++bit) {
     const int64_t target = int64_t{1} << bit;

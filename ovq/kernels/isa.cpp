@@ -4,10 +4,10 @@
 #include <cstdlib>
 #include <mutex>
 
-#include "hwy/targets.h"
 #include "ovq/base/error.h"
 #include "ovq/kernels/simd/read_kernels.h"
 #include "ovq/kernels/simd/recurrence_kernels.h"
+#include "ovq/kernels/simd/targets.h"
 
 namespace ovq::kernels {
 
@@ -17,7 +17,6 @@ const RecurrenceKernels& recurrence_kernels_of(int64_t target);
 
 namespace detail {
 
-int64_t compiled_targets();
 const ReadKernels& kernels_of(int64_t target);
 
 namespace {
@@ -27,8 +26,8 @@ std::atomic<const recurrence::RecurrenceKernels*> selected_recurrences{nullptr};
 
 std::vector<int64_t> targets() {
   std::vector<int64_t> result;
-  const int64_t usable = hwy::SupportedTargets() & compiled_targets();
-  for (int bit = 0; bit < 63; ++bit) {  // Highway numbers better targets lower.
+  const int64_t usable = usable_targets();
+  for (int bit = 0; bit < 63; ++bit) {
     if (usable >> bit & 1) result.push_back(int64_t{1} << bit);
   }
   return result;

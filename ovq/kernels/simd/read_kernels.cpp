@@ -78,8 +78,6 @@ namespace ovq::kernels::detail {
 
 HWY_EXPORT(kernels_of_target);
 
-int64_t compiled_targets() { return HWY_TARGETS; }
-
 // The kernels of one target among those compiled and supported. Highway's own choice, which the process shares, is put
 // back.
 const ReadKernels& kernels_of(int64_t target) {

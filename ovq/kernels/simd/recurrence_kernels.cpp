@@ -57,7 +57,7 @@ HWY_EXPORT(recurrence_kernels_of_target);
 // The kernels of a target, or of the best one below it that is compiled here. Highway's own choice, which the process
 // shares, is put back.
 const RecurrenceKernels& recurrence_kernels_of(int64_t target) {
-  const int64_t usable = hwy::SupportedTargets() & HWY_TARGETS & ~(target - 1);  // better targets are lower bits
+  const int64_t usable = kernels::detail::usable_targets() & ~(target - 1);  // better targets are lower bits
   hwy::SetSupportedTargetsForTest(usable & -usable);
   hwy::GetChosenTarget().Update(hwy::SupportedTargets());
   const RecurrenceKernels& kernels = HWY_DYNAMIC_DISPATCH(recurrence_kernels_of_target)();

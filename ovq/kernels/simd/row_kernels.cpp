@@ -55,7 +55,7 @@ HWY_EXPORT(row_kernels_of_target);
 // Those this machine can run, best first. Highway's own choice, which the process shares, is put back.
 std::vector<const RowKernels*> usable() {
   std::vector<const RowKernels*> all;
-  const int64_t targets = hwy::SupportedTargets() & HWY_TARGETS;
+  const int64_t targets = usable_targets();
   for (int bit = 0; bit < 63; ++bit) {
     if ((targets >> bit & 1) == 0) continue;
     hwy::SetSupportedTargetsForTest(int64_t{1} << bit);
