@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Installs what a fresh Debian 12, 13 or sid lacks for building, testing and formatting. Does and prints nothing when all is there.
+# Installs what a fresh Debian 12, 13 or sid lacks for building, testing and formatting, and the packages that are given
+# as arguments. Does and prints nothing when all is there.
 set -euo pipefail
 
 packages=(
@@ -10,6 +11,7 @@ packages=(
   libgtest-dev
   clang-format clang-tidy
   python3-pytest python3-numpy python3-pip python3-venv python3-setuptools python3-wheel
+  "$@"
 )
 
 # What releases differ in, by their codename.

@@ -28,7 +28,7 @@ endforeach()
 add_executable(files_write_example base/files/write_example.cpp)
 target_link_libraries(files_write_example PRIVATE ovq::files)
 add_test(NAME files.read_back COMMAND /usr/bin/python3 ${CMAKE_CURRENT_LIST_DIR}/base/files/read_back.py
-  $<TARGET_FILE:files_write_example> ${PROJECT_BINARY_DIR}/tests/read_back.safetensors)
+  ${PROJECT_BINARY_DIR}/tests/read_back.safetensors ${CMAKE_CROSSCOMPILING_EMULATOR} $<TARGET_FILE:files_write_example>)
 set_tests_properties(files.read_back PROPERTIES TIMEOUT 120 ENVIRONMENT PYTHONDONTWRITEBYTECODE=1)
 
 add_test(NAME includes_point_down

@@ -63,9 +63,10 @@ struct ChildOutput {
   std::string text;
 };
 
+// This program, in a process of its own; of another CPU, through the emulator that runs it here.
 ChildOutput run_child(const std::string& environment) {
   const std::string program = std::filesystem::read_symlink("/proc/self/exe");
-  const std::string command = environment + " '" + program + "' --print-isa 2>&1";
+  const std::string command = environment + " " OVQ_EMULATOR " '" + program + "' --print-isa 2>&1";
   ChildOutput output;
   FILE* pipe = popen(command.c_str(), "r");
   if (pipe == nullptr) return output;

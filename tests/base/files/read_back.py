@@ -1,4 +1,4 @@
-"""Reads a file of write_example by the description of the format alone: read_back.py <write_example> <file to write>"""
+"""Reads a file of write_example by the description of the format alone: read_back.py <file to write> <write_example>, which may begin with an emulator"""
 import json
 import struct
 import subprocess
@@ -48,8 +48,8 @@ def content(header, tensors, metadata):
 
 
 def main():
-    program, path = sys.argv[1:]
-    subprocess.run([program, path], check=True)
+    path, *program = sys.argv[1:]
+    subprocess.run([*program, path], check=True)
     header, tensors, metadata = read(path)
     expected = {
         "flags": np.array([True, False, True]),
