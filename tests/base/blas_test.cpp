@@ -47,12 +47,16 @@ TEST(Blas, WhoeverSetTheVariableHasDecided) {
 }
 
 TEST(Blas, TheVectorUnitIsWhatTheSystemSays) {
+#ifdef __x86_64__
   std::ifstream info("/proc/cpuinfo");
   const std::string text{std::istreambuf_iterator<char>(info), {}};
   const auto has = [&](const std::string& flag) { return (text + " ").find(" " + flag + " ") != std::string::npos; };
   if (!has("avx2")) GTEST_SKIP() << "no /proc/cpuinfo, or an old machine";
   EXPECT_EQ(vector_unit() == VectorUnit::avx512, has("avx512f") && has("avx512bw") && has("avx512vl"));
   EXPECT_NE(vector_unit(), VectorUnit::older);
+#else
+  EXPECT_EQ(vector_unit(), VectorUnit::older);  // whatever CPU an emulator runs on
+#endif
 }
 
 TEST(Blas, AProgramWithoutOneHasNone) {
