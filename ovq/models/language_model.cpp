@@ -8,6 +8,7 @@
 #include "ovq/base/random.h"
 #include "ovq/nn/parameters.h"
 #include "ovq/nn/replaced.h"
+#include "ovq/ops/once_differentiable.h"
 #include "ovq/ops/output_memory.h"
 #include "ovq/ops/row_loops.h"
 #include "ovq/ops/stored_weights.h"

@@ -5,6 +5,7 @@
 #include "ovq/base/error.h"
 #include "ovq/nn/parameters.h"
 #include "ovq/nn/replaced.h"
+#include "ovq/ops/once_differentiable.h"
 #include "ovq/ops/packed.h"
 #include "ovq/ops/projections.h"
 #include "ovq/ops/rms_norm.h"

@@ -6,6 +6,7 @@
 
 #include "ovq/kernels/attention.h"
 #include "ovq/ops/inputs.h"
+#include "ovq/ops/once_differentiable.h"
 #include "ovq/ops/output_memory.h"
 #include "ovq/ops/plain_attention.h"
 #include "ovq/ops/stored_weights.h"
@@ -38,8 +39,10 @@ kernels::AttentionInputs kernel_inputs(const Tensor& q, const Tensor& k, const T
           .cu_seqlens = call.cu_seqlens};
 }
 
-class FusedAttention : public torch::autograd::Function<FusedAttention> {
+class FusedAttention : public OnceDifferentiable<FusedAttention> {
  public:
+  static constexpr const char* kOp = "attention";
+
   static Tensor forward(AutogradContext* context, const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& beta,
                         const AttentionCallPtr& call) {
     RECORD_USER_SCOPE("ovq::attention_forward");
@@ -52,7 +55,7 @@ class FusedAttention : public torch::autograd::Function<FusedAttention> {
     return o;
   }
 
-  static variable_list backward(AutogradContext* context, variable_list gradients) {
+  static variable_list backward_once(AutogradContext* context, variable_list gradients) {
     RECORD_USER_SCOPE("ovq::attention_backward");
     use_torch_threads();
     const variable_list saved = context->get_saved_variables();
@@ -65,7 +68,7 @@ class FusedAttention : public torch::autograd::Function<FusedAttention> {
     kernels::attention_backward(
         call.plan, kernel_inputs(q, k, v, beta, call), {.o = view_of(o), .lse = view_of(lse)}, view_of(d_o),
         {.d_q = view_of(d_q), .d_k = view_of(d_k), .d_v = view_of(d_v), .d_beta = span_of(d_beta)});
-    return once_differentiable("attention", {d_q, d_k, d_v, d_beta, Tensor()});
+    return {d_q, d_k, d_v, d_beta, Tensor()};
   }
 };
 

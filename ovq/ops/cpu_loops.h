@@ -7,12 +7,18 @@
 #include <algorithm>
 
 #include "ovq/kernels/parallel.h"
+#include "ovq/ops/backend.h"
 
 namespace ovq::ops {
 
 // The loops take float and double on the CPU; ATen calls serve the rest.
 inline bool has_loops(const at::Tensor& x) {
   return x.is_cpu() && (x.scalar_type() == at::kFloat || x.scalar_type() == at::kDouble);
+}
+
+// Whether an op runs as such a loop.
+inline bool runs_loops(const at::Tensor& x) {
+  return has_loops(x) && resolved(Backend::automatic) != Backend::composed;
 }
 
 // sum_i a_i b_i; partial sums side by side, so that the compiler may use vectors.

@@ -7,6 +7,7 @@
 #include "ovq/ops/chunks.h"
 #include "ovq/ops/cpu_loops.h"
 #include "ovq/ops/inputs.h"
+#include "ovq/ops/once_differentiable.h"
 #include "ovq/ops/output_memory.h"
 #include "ovq/ops/tensor_view.h"
 
@@ -181,7 +182,8 @@ class GatedDeltaRuleFunction : public torch::autograd::Function<GatedDeltaRuleFu
                   .g = to_chunks(g, chunk),
                   .beta = to_chunks(beta, chunk).unsqueeze(-1)};
     const Tensor o = forward_chunks(x, make_decay(x.g), state.flatten(0, 1));
-    context->save_for_backward({x.q, x.k, x.v, x.g, x.beta, x.inverse, x.uw, x.values, x.states});
+    context->save_for_backward(
+        {x.q, x.k, x.v, x.g, x.beta, x.inverse, x.uw, x.values, x.states, q, k, v, g, beta, state});
     context->saved_data["batch"] = q.size(0);
     context->saved_data["time"] = q.size(1);
     return {from_chunks(o, q.size(0), q.size(1)), x.states.select(1, x.count()).clone().view_as(state)};
@@ -190,12 +192,21 @@ class GatedDeltaRuleFunction : public torch::autograd::Function<GatedDeltaRuleFu
   static variable_list backward(AutogradContext* context, variable_list gradients) {
     RECORD_USER_SCOPE("ovq::gated_delta_rule_backward");
     const variable_list s = context->get_saved_variables();
+    if (at::GradMode::is_enabled())
+      return formula_gradients(by_formula, {s[9], s[10], s[11], s[12], s[13], s[14], {}}, gradients);
     const DeltaChunks x{s[0], s[1], s[2], s[3], s[4], s[5], s[6], s[7], s[8]};
     const int64_t batch = context->saved_data["batch"].toInt(), time = context->saved_data["time"].toInt();
     const Gradients d = backward_chunks(x, to_chunks(gradients[0], x.q.size(2)), gradients[1].flatten(0, 1));
     const auto back = [&](const Tensor& y) { return from_chunks(y, batch, time); };
-    return once_differentiable(kGatedDeltaRule, {back(d.d_q), back(d.d_k), back(d.d_v), back(d.d_g), back(d.d_beta),
-                                                 d.d_start.reshape(gradients[1].sizes()), Tensor()});
+    return {back(d.d_q), back(d.d_k), back(d.d_v), back(d.d_g), back(d.d_beta), d.d_start.reshape(gradients[1].sizes()),
+            Tensor()};
+  }
+
+ private:
+  static variable_list by_formula(const variable_list& x) {
+    const RecurrenceResult result =
+        gated_delta_rule_recurrent({.q = x[0], .k = x[1], .v = x[2], .g = x[3], .beta = x[4], .state = x[5]});
+    return {result.o, result.state};
   }
 };
 
@@ -212,8 +223,10 @@ kernels::GatedDeltaRuleInputs delta_views(const Tensor& q, const Tensor& k, cons
           .cu_seqlens = borders};
 }
 
-class FusedGatedDeltaRule : public torch::autograd::Function<FusedGatedDeltaRule> {
+class FusedGatedDeltaRule : public OnceDifferentiable<FusedGatedDeltaRule> {
  public:
+  static constexpr const char* kOp = kGatedDeltaRule;
+
   static variable_list forward(AutogradContext* context, const Tensor& q, const Tensor& k, const Tensor& v,
                                const Tensor& g, const Tensor& beta, const Tensor& state,
                                const std::vector<int64_t>& borders) {
@@ -231,7 +244,7 @@ class FusedGatedDeltaRule : public torch::autograd::Function<FusedGatedDeltaRule
     return with_state(o, after);
   }
 
-  static variable_list backward(AutogradContext* context, variable_list gradients) {
+  static variable_list backward_once(AutogradContext* context, variable_list gradients) {
     RECORD_USER_SCOPE("ovq::gated_delta_rule_backward");
     use_torch_threads();
     const variable_list s = context->get_saved_variables();
@@ -251,14 +264,14 @@ class FusedGatedDeltaRule : public torch::autograd::Function<FusedGatedDeltaRule
                                         .d_g = gate_view_of(d_g),
                                         .d_beta = gate_view_of(d_beta),
                                         .d_state = optional_state_view_of(d_state)});
-    return once_differentiable(kGatedDeltaRule, {d_q, d_k, d_v, d_g, d_beta, d_state, Tensor()});
+    return {d_q, d_k, d_v, d_g, d_beta, d_state, Tensor()};
   }
 };
 
 RecurrenceResult fused_gated_delta_rule(const GatedDeltaRuleInputs& in, const std::vector<int64_t>& borders) {
   const Tensor q = with_contiguous_rows(in.q), k = with_contiguous_rows(in.k), v = with_contiguous_rows(in.v);
   const Tensor state = with_contiguous_rows(in.state);
-  if (any_requires_grad({q, k, v, in.g, in.beta, state})) {
+  if (needs_gradient({q, k, v, in.g, in.beta, state})) {
     return result_of(FusedGatedDeltaRule::apply(q, k, v, in.g, in.beta, state, borders));
   }
   use_torch_threads();
@@ -311,6 +324,8 @@ RecurrenceResult gated_delta_rule(const GatedDeltaRuleInputs& inputs) {
   } else if (!borders.empty()) {
     result =
         one_by_one(borders, [&](int64_t begin, int64_t end) { return gated_delta_rule(part_of(inputs, begin, end)); });
+  } else if (has_tangents({in.q, in.k, in.v, in.g, in.beta, in.state})) {
+    result = gated_delta_rule_recurrent(inputs);
   } else if (decodes(in.q)) {
     result = step(in);
   } else {

@@ -4,6 +4,7 @@
 #include "ovq/kernels/simd/row_kernels.h"
 #include "ovq/ops/cpu_loops.h"
 #include "ovq/ops/inputs.h"
+#include "ovq/ops/once_differentiable.h"
 #include "ovq/ops/products.h"
 #include "ovq/ops/rms_norm.h"
 #include "ovq/ops/row_loops.h"
@@ -45,8 +46,10 @@ Tensor gated_backward(const Tensor& gate_up, const Tensor& d_a) {
   return d_gate_up;
 }
 
-class GatedMlpFunction : public torch::autograd::Function<GatedMlpFunction> {
+class GatedMlpFunction : public OnceDifferentiable<GatedMlpFunction> {
  public:
+  static constexpr const char* kOp = kGatedMlp;
+
   static Tensor forward(AutogradContext* context, const Tensor& x_any, const c10::optional<Tensor>& norm_any,
                         const Tensor& gate, const Tensor& up, const Tensor& down, double eps, bool residual) {
     const Tensor x = x_any.contiguous().view({-1, x_any.size(-1)}), norm = norm_any ? norm_any->contiguous() : Tensor();
@@ -66,7 +69,7 @@ class GatedMlpFunction : public torch::autograd::Function<GatedMlpFunction> {
     return y.view(x_any.sizes());
   }
 
-  static variable_list backward(AutogradContext* context, variable_list gradients) {
+  static variable_list backward_once(AutogradContext* context, variable_list gradients) {
     const variable_list saved = context->get_saved_variables();
     const Tensor &x = saved[0], &norm = saved[1], &r = saved[2], &n = norm.defined() ? saved[3] : x;
     const Tensor &matrix = saved[4], &gate_up = saved[5], &down = saved[6];
@@ -90,7 +93,7 @@ class GatedMlpFunction : public torch::autograd::Function<GatedMlpFunction> {
     } else if (residual) {
       d_x.add_(d_y);
     }
-    return once_differentiable(kGatedMlp, {d_x.view(sizes), d_norm, d_gate, d_up, d_down, Tensor(), Tensor()});
+    return {d_x.view(sizes), d_norm, d_gate, d_up, d_down, Tensor(), Tensor()};
   }
 };
 

@@ -1,10 +1,10 @@
 #include "ovq/ops/inputs.h"
 
 #include <ATen/Parallel.h>
-#include <torch/csrc/autograd/functions/basic_ops.h>
 
 #include "ovq/kernels/checks.h"
 #include "ovq/kernels/parallel.h"
+#include "ovq/ops/once_differentiable.h"
 #include "ovq/ops/tensor_view.h"
 #include "ovq/ops/torch_compat.h"
 
@@ -78,6 +78,7 @@ Inputs make_inputs(const char* op, const Tensor& q, const Tensor& k, const Tenso
   const bool weighted = weights && weights->defined();
   const bool half = q.scalar_type() == at::kHalf || q.scalar_type() == at::kBFloat16;
   inputs.path = path_of(op, q, backend);
+  if (inputs.path == Path::fused) refuse_tangents(op, {q, k, v, beta, weights.value_or(Tensor())});
   // On the CPU torch has no products of halves.
   const at::ScalarType inside = inputs.path == Path::fused || (half && q.is_cpu()) ? at::kFloat : q.scalar_type();
   const auto prepare = [&](const Tensor& x) {
@@ -108,19 +109,5 @@ Tensor plan_beta(const Inputs& inputs) {
 }
 
 void use_torch_threads() { kernels::set_threads(at::get_num_threads()); }
-
-torch::autograd::variable_list once_differentiable(const char* op, torch::autograd::variable_list gradients) {
-  if (!at::GradMode::is_enabled()) return gradients;
-  const auto error = std::make_shared<torch::autograd::DelayedError>(
-      std::string("[") + op +
-          "] the fused backward cannot be differentiated again; backend='composed' or OVQ_FORCE_REFERENCE=1 "
-          "selects the composed path, which can",
-      static_cast<int>(gradients.size()));
-  // The error hangs on what requires a gradient.
-  for (Tensor& x : gradients) {
-    if (x.defined()) x = x.detach().requires_grad_();
-  }
-  return (*error)(std::move(gradients));
-}
 
 }  // namespace ovq::ops

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <ATen/ATen.h>
-#include <torch/csrc/autograd/variable.h>
 
 #include <vector>
 
@@ -39,8 +38,5 @@ at::Tensor plan_beta(const Inputs& inputs);
 
 // The kernels use as many threads as torch does.
 void use_torch_threads();
-
-// Gradients of a fused backward: usable, but a second differentiation says what is missing.
-torch::autograd::variable_list once_differentiable(const char* op, torch::autograd::variable_list gradients);
 
 }  // namespace ovq::ops

@@ -6,6 +6,7 @@
 #include "ovq/kernels/linear_attention.h"
 #include "ovq/ops/chunked_linear.h"
 #include "ovq/ops/inputs.h"
+#include "ovq/ops/once_differentiable.h"
 #include "ovq/ops/output_memory.h"
 #include "ovq/ops/tensor_view.h"
 
@@ -30,7 +31,7 @@ class LinearAttentionFunction : public torch::autograd::Function<LinearAttention
                     .decay = make_decay(gates),
                     .scale = scale};
     add_states(x, state.flatten(0, 1));
-    context->save_for_backward({x.q, x.k, x.v, gates, x.states});
+    context->save_for_backward({x.q, x.k, x.v, gates, x.states, q, k, v, g, state});
     context->saved_data["scale"] = scale;
     context->saved_data["batch"] = q.size(0);
     context->saved_data["time"] = q.size(1);
@@ -41,6 +42,15 @@ class LinearAttentionFunction : public torch::autograd::Function<LinearAttention
   static variable_list backward(AutogradContext* context, variable_list gradients) {
     RECORD_USER_SCOPE("ovq::linear_attention_backward");
     const variable_list saved = context->get_saved_variables();
+    if (at::GradMode::is_enabled()) {
+      const double scale = context->saved_data["scale"].toDouble();
+      const auto formula = [&](const variable_list& s) -> variable_list {
+        const RecurrenceResult result =
+            linear_attention_recurrent({.q = s[0], .k = s[1], .v = s[2], .g = s[3], .state = s[4], .scale = scale});
+        return {result.o, result.state};
+      };
+      return formula_gradients(formula, {saved[5], saved[6], saved[7], saved[8], saved[9], {}, {}}, gradients);
+    }
     const ChunkedLinear x{.q = saved[0],
                           .k = saved[1],
                           .v = saved[2],
@@ -51,8 +61,8 @@ class LinearAttentionFunction : public torch::autograd::Function<LinearAttention
     const ChunkedLinearGradients d =
         chunked_linear_backward(x, to_chunks(gradients[0], x.q.size(2)), gradients[1].flatten(0, 1));
     const auto back = [&](const Tensor& y) { return from_chunks(y, batch, time); };
-    return once_differentiable(kLinearAttention, {back(d.d_q), back(d.d_k), back(d.d_v), back(d.d_g),
-                                                  d.d_start.reshape(gradients[1].sizes()), Tensor(), Tensor()});
+    return {back(d.d_q), back(d.d_k), back(d.d_v), back(d.d_g), d.d_start.reshape(gradients[1].sizes()),
+            Tensor(),    Tensor()};
   }
 };
 
@@ -67,8 +77,10 @@ kernels::LinearAttentionInputs linear_views(const Tensor& q, const Tensor& k, co
           .cu_seqlens = borders};
 }
 
-class FusedLinearAttention : public torch::autograd::Function<FusedLinearAttention> {
+class FusedLinearAttention : public OnceDifferentiable<FusedLinearAttention> {
  public:
+  static constexpr const char* kOp = kLinearAttention;
+
   static variable_list forward(AutogradContext* context, const Tensor& q, const Tensor& k, const Tensor& v,
                                const Tensor& g, const Tensor& state, double scale,
                                const std::vector<int64_t>& borders) {
@@ -87,7 +99,7 @@ class FusedLinearAttention : public torch::autograd::Function<FusedLinearAttenti
     return with_state(o, after);
   }
 
-  static variable_list backward(AutogradContext* context, variable_list gradients) {
+  static variable_list backward_once(AutogradContext* context, variable_list gradients) {
     RECORD_USER_SCOPE("ovq::linear_attention_backward");
     use_torch_threads();
     const variable_list s = context->get_saved_variables();
@@ -107,7 +119,7 @@ class FusedLinearAttention : public torch::autograd::Function<FusedLinearAttenti
          .d_v = view_of(d_v),
          .d_g = gate_view_of(d_g),
          .d_state = optional_state_view_of(d_state)});
-    return once_differentiable(kLinearAttention, {d_q, d_k, d_v, d_g, d_state, Tensor(), Tensor()});
+    return {d_q, d_k, d_v, d_g, d_state, Tensor(), Tensor()};
   }
 };
 
@@ -119,7 +131,7 @@ struct Prepared {
 RecurrenceResult fused_linear_attention(const Prepared& in, const std::vector<int64_t>& borders) {
   const Tensor q = with_contiguous_rows(in.q), k = with_contiguous_rows(in.k), v = with_contiguous_rows(in.v);
   const Tensor state = with_contiguous_rows(in.state);
-  if (any_requires_grad({q, k, v, in.g, state})) {
+  if (needs_gradient({q, k, v, in.g, state})) {
     return result_of(FusedLinearAttention::apply(q, k, v, in.g, state, in.scale, borders));
   }
   use_torch_threads();
@@ -174,6 +186,8 @@ RecurrenceResult linear_attention(const LinearAttentionInputs& inputs) {
   } else if (!borders.empty()) {
     result =
         one_by_one(borders, [&](int64_t begin, int64_t end) { return linear_attention(part_of(inputs, begin, end)); });
+  } else if (has_tangents({in.q, in.k, in.v, in.g, in.state})) {
+    result = linear_attention_recurrent(inputs);
   } else if (decodes(in.q)) {
     result = step(in);
   } else {

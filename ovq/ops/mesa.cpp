@@ -8,6 +8,7 @@
 #include "ovq/ops/chunked_linear.h"
 #include "ovq/ops/cpu_loops.h"
 #include "ovq/ops/inputs.h"
+#include "ovq/ops/once_differentiable.h"
 #include "ovq/ops/output_memory.h"
 #include "ovq/ops/tensor_view.h"
 
@@ -162,7 +163,7 @@ class MesaFunction : public torch::autograd::Function<MesaFunction> {
     x.states = written.states;
     const Tensor solution = solve(x.system(decay), to_chunks(q, chunk));
     const Tensor o = chunked_linear_forward(x.values(solution, decay));
-    context->save_for_backward({x.k, x.v, x.g, x.beta, x.lambda, x.states, solution});
+    context->save_for_backward({x.k, x.v, x.g, x.beta, x.lambda, x.states, solution, q, k, v, g, beta, lambda, state});
     context->saved_data["iterations"] = iterations;
     context->saved_data["batch"] = q.size(0);
     context->saved_data["time"] = q.size(1);
@@ -172,6 +173,10 @@ class MesaFunction : public torch::autograd::Function<MesaFunction> {
   static variable_list backward(AutogradContext* context, variable_list gradients) {
     RECORD_USER_SCOPE("ovq::mesa_backward");
     const variable_list saved = context->get_saved_variables();
+    if (at::GradMode::is_enabled()) {
+      return formula_gradients(
+          by_formula, {saved[7], saved[8], saved[9], saved[10], saved[11], saved[12], saved[13], {}, {}}, gradients);
+    }
     const MesaChunks x{
         saved[0], saved[1], saved[2], saved[3], saved[4], saved[5], context->saved_data["iterations"].toInt()};
     const Tensor& solution = saved[6];
@@ -185,9 +190,22 @@ class MesaFunction : public torch::autograd::Function<MesaFunction> {
         chunked_linear_backward(x.both(solution, decay), at::cat({y.neg(), d_o}, -1), gradients[1].flatten(0, 1));
     const Tensor d_k = (d.d_k * x.beta).add_(d.d_v.narrow(-1, 0, x.k.size(3)));
     const auto back = [&](const Tensor& z) { return from_chunks(z, batch, time); };
-    return once_differentiable(
-        kMesa, {back(y), back(d_k), back(d.d_v.narrow(-1, x.k.size(3), x.v.size(3))), back(d.d_g),
-                back(row_dots(x.k, d.d_k)), d_lambda, d.d_start.reshape(gradients[1].sizes()), Tensor(), Tensor()});
+    return {back(y),
+            back(d_k),
+            back(d.d_v.narrow(-1, x.k.size(3), x.v.size(3))),
+            back(d.d_g),
+            back(row_dots(x.k, d.d_k)),
+            d_lambda,
+            d.d_start.reshape(gradients[1].sizes()),
+            Tensor(),
+            Tensor()};
+  }
+
+ private:
+  static variable_list by_formula(const variable_list& x) {
+    const RecurrenceResult result =
+        mesa_recurrent({.q = x[0], .k = x[1], .v = x[2], .g = x[3], .beta = x[4], .lambda = x[5], .state = x[6]});
+    return {result.o, result.state};
   }
 };
 
@@ -207,8 +225,10 @@ kernels::MesaInputs mesa_views(const MesaTensors& t, int64_t iterations, const s
           .cu_seqlens = borders};
 }
 
-class FusedMesa : public torch::autograd::Function<FusedMesa> {
+class FusedMesa : public OnceDifferentiable<FusedMesa> {
  public:
+  static constexpr const char* kOp = kMesa;
+
   static variable_list forward(AutogradContext* context, const Tensor& q, const Tensor& k, const Tensor& v,
                                const Tensor& g, const Tensor& beta, const Tensor& lambda, const Tensor& state,
                                int64_t iterations, const std::vector<int64_t>& borders) {
@@ -229,7 +249,7 @@ class FusedMesa : public torch::autograd::Function<FusedMesa> {
     return with_state(o, after);
   }
 
-  static variable_list backward(AutogradContext* context, variable_list gradients) {
+  static variable_list backward_once(AutogradContext* context, variable_list gradients) {
     RECORD_USER_SCOPE("ovq::mesa_backward");
     use_torch_threads();
     const variable_list s = context->get_saved_variables();
@@ -253,14 +273,14 @@ class FusedMesa : public torch::autograd::Function<FusedMesa> {
                             .d_beta = gate_view_of(d_beta),
                             .d_lambda = span_of(d_lambda),
                             .d_state = optional_state_view_of(d_state)});
-    return once_differentiable(kMesa, {d_q, d_k, d_v, d_g, d_beta, d_lambda, d_state, Tensor(), Tensor()});
+    return {d_q, d_k, d_v, d_g, d_beta, d_lambda, d_state, Tensor(), Tensor()};
   }
 };
 
 RecurrenceResult fused_mesa(const MesaInputs& in, const std::vector<int64_t>& borders) {
   const Tensor q = with_contiguous_rows(in.q), k = with_contiguous_rows(in.k), v = with_contiguous_rows(in.v);
   const Tensor lambda = in.lambda.contiguous(), state = with_contiguous_rows(in.state);
-  if (any_requires_grad({q, k, v, in.g, in.beta, lambda, state})) {
+  if (needs_gradient({q, k, v, in.g, in.beta, lambda, state})) {
     return result_of(FusedMesa::apply(q, k, v, in.g, in.beta, lambda, state, in.iterations, borders));
   }
   use_torch_threads();
@@ -321,6 +341,7 @@ RecurrenceResult mesa(const MesaInputs& inputs) {
   if (!borders.empty()) {
     return one_by_one(borders, [&](int64_t begin, int64_t end) { return mesa(part_of(inputs, begin, end)); });
   }
+  if (has_tangents({in.q, in.k, in.v, in.g, in.beta, in.lambda, in.state})) return mesa_recurrent(inputs);
   const variable_list outputs =
       MesaFunction::apply(in.q, in.k, in.v, in.g, in.beta, in.lambda, in.state, in.iterations, in.chunk);
   return {.o = outputs[0].to(inputs.q.scalar_type()), .state = outputs[1]};

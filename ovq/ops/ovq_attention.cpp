@@ -7,6 +7,7 @@
 
 #include "ovq/kernels/ovq_attention.h"
 #include "ovq/ops/inputs.h"
+#include "ovq/ops/once_differentiable.h"
 #include "ovq/ops/output_memory.h"
 #include "ovq/ops/tensor_view.h"
 
@@ -66,8 +67,10 @@ std::vector<OvqState> working_states(const Tensor& q, const Tensor& k, const Ten
   return states;
 }
 
-class FusedOvqAttention : public torch::autograd::Function<FusedOvqAttention> {
+class FusedOvqAttention : public OnceDifferentiable<FusedOvqAttention> {
  public:
+  static constexpr const char* kOp = ovq::ops::kOp;
+
   // `more`: the weights, if there are any, then the tensors of the incoming states. Outputs: o, then the tensors of
   // each state if wanted.
   static variable_list forward(AutogradContext* context, const Tensor& q, const Tensor& k, const Tensor& v,
@@ -103,7 +106,7 @@ class FusedOvqAttention : public torch::autograd::Function<FusedOvqAttention> {
     return results;
   }
 
-  static variable_list backward(AutogradContext* context, variable_list gradients) {
+  static variable_list backward_once(AutogradContext* context, variable_list gradients) {
     RECORD_USER_SCOPE("ovq::ovq_attention_backward");
     use_torch_threads();
     const variable_list saved = context->get_saved_variables();
@@ -177,7 +180,7 @@ class FusedOvqAttention : public torch::autograd::Function<FusedOvqAttention> {
     if (weighted) results.push_back(d_weights);
     results.insert(results.end(), d_states.begin(), d_states.end());
     results.emplace_back();  // the call
-    return once_differentiable(kOp, std::move(results));
+    return results;
   }
 };
 

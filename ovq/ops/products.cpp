@@ -6,6 +6,7 @@
 #include "ovq/kernels/simd/row_kernels.h"
 #include "ovq/ops/cpu_loops.h"
 #include "ovq/ops/inputs.h"
+#include "ovq/ops/once_differentiable.h"
 #include "ovq/ops/row_loops.h"
 #include "ovq/ops/stored_weights.h"
 
@@ -63,8 +64,10 @@ kernels::detail::PackedMatrix transposed(const Tensor& w) {
           .columns = w.size(0)};
 }
 
-class LinearFunction : public torch::autograd::Function<LinearFunction> {
+class LinearFunction : public OnceDifferentiable<LinearFunction> {
  public:
+  static constexpr const char* kOp = "linear";
+
   static Tensor forward(AutogradContext* context, const Tensor& x_any, const Tensor& w) {
     const Tensor x = x_any.contiguous().view({-1, x_any.size(-1)});
     context->save_for_backward({x, w});
@@ -74,7 +77,7 @@ class LinearFunction : public torch::autograd::Function<LinearFunction> {
     return rows_times_transposed(x, w).view(sizes);
   }
 
-  static variable_list backward(AutogradContext* context, variable_list gradients) {
+  static variable_list backward_once(AutogradContext* context, variable_list gradients) {
     const variable_list saved = context->get_saved_variables();
     const Tensor &x = saved[0], &w = saved[1];
     std::vector<int64_t> sizes = gradients[0].sizes().vec();
@@ -82,7 +85,7 @@ class LinearFunction : public torch::autograd::Function<LinearFunction> {
     const Tensor d_y = gradients[0].contiguous().view({-1, w.size(0)});
     Tensor d_w;
     if (context->saved_data["wants_w"].toBool()) d_w = columns_times_rows(d_y, x);
-    return once_differentiable("linear", {rows_times(d_y, w).view(sizes), d_w});
+    return {rows_times(d_y, w).view(sizes), d_w};
   }
 };
 

@@ -5,6 +5,7 @@
 #include "ovq/base/error.h"
 #include "ovq/ops/cpu_loops.h"
 #include "ovq/ops/inputs.h"
+#include "ovq/ops/once_differentiable.h"
 #include "ovq/ops/packed.h"
 #include "ovq/ops/products.h"
 #include "ovq/ops/rms_norm.h"
@@ -178,8 +179,10 @@ variable_list inferred_projections(const ProjectionsPlan& plan, at::TensorList t
   return parts_of(plan, tensors, rows_times_stored(rows, at_places(tensors, plan.weights), bias), x.size(0), x.size(1));
 }
 
-class ProjectionsFunction : public torch::autograd::Function<ProjectionsFunction> {
+class ProjectionsFunction : public OnceDifferentiable<ProjectionsFunction> {
  public:
+  static constexpr const char* kOp = kProjections;
+
   // tensors[0] is x.
   static variable_list forward(AutogradContext* context, at::TensorList tensors, const PlanPtr& plan) {
     const Tensor x = tensors[0].contiguous();
@@ -194,7 +197,7 @@ class ProjectionsFunction : public torch::autograd::Function<ProjectionsFunction
     return outputs;
   }
 
-  static variable_list backward(AutogradContext* context, variable_list gradients) {
+  static variable_list backward_once(AutogradContext* context, variable_list gradients) {
     const auto capsule = context->saved_data["plan"].toCapsule();
     const ProjectionsPlan& plan = *static_cast<const Holder&>(*capsule).plan;
     variable_list tensors = context->get_saved_variables();
@@ -218,7 +221,7 @@ class ProjectionsFunction : public torch::autograd::Function<ProjectionsFunction
         first += channels;
       }
     }
-    return once_differentiable(kProjections, results);
+    return results;
   }
 
  private:

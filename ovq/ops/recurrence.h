@@ -79,11 +79,6 @@ inline kernels::View<float> gate_view_of(const at::Tensor& x) {
   return {x.data_ptr<float>(), x.size(0), x.size(1), x.size(2), 1, x.stride(0), x.stride(1), x.stride(2)};
 }
 
-inline bool any_requires_grad(std::initializer_list<at::Tensor> tensors) {
-  if (!at::GradMode::is_enabled()) return false;
-  return std::any_of(tensors.begin(), tensors.end(), [](const at::Tensor& x) { return x.requires_grad(); });
-}
-
 // One token and nothing to differentiate: the formula itself is the fastest way.
 inline bool decodes(const at::Tensor& q) { return q.size(1) == 1 && !at::GradMode::is_enabled(); }
 

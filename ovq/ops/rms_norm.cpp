@@ -5,6 +5,7 @@
 #include "ovq/base/error.h"
 #include "ovq/ops/cpu_loops.h"
 #include "ovq/ops/inputs.h"
+#include "ovq/ops/once_differentiable.h"
 #include "ovq/ops/row_loops.h"
 #include "ovq/ops/stored_weights.h"
 
@@ -86,8 +87,10 @@ Tensor inverse_norms(const Tensor& x, int64_t groups = 1) {
   return at::empty({x.numel() / x.size(-1), groups}, x.options());
 }
 
-class RmsNormFunction : public torch::autograd::Function<RmsNormFunction> {
+class RmsNormFunction : public OnceDifferentiable<RmsNormFunction> {
  public:
+  static constexpr const char* kOp = "rms_norm";
+
   static Tensor forward(AutogradContext* context, const Tensor& x_any, const Tensor& weight_any, double eps,
                         int64_t groups) {
     RECORD_USER_SCOPE("ovq::rms_norm_forward");
@@ -104,25 +107,27 @@ class RmsNormFunction : public torch::autograd::Function<RmsNormFunction> {
     return y;
   }
 
-  static variable_list backward(AutogradContext* context, variable_list gradients) {
+  static variable_list backward_once(AutogradContext* context, variable_list gradients) {
     RECORD_USER_SCOPE("ovq::rms_norm_backward");
     const variable_list saved = context->get_saved_variables();
     const Tensor &x = saved[0], &weight = saved[1], &r = saved[2];
     const Tensor d_y = gradients[0].contiguous();
     if (r.dim() == 1) {
       const NormGradients rows = norm_rows_backward(d_y, x, weight, r, {});
-      return once_differentiable("rms_norm", {rows.d_x, rows.d_weight, Tensor(), Tensor()});
+      return {rows.d_x, rows.d_weight, Tensor(), Tensor()};
     }
     const Tensor d_x = at::empty(x.sizes(), x.options());
     const Tensor d_w = at::empty({(r.size(0) + kBlock - 1) / kBlock, x.size(-1)}, x.options());
     AT_DISPATCH_FLOATING_TYPES(x.scalar_type(), "rms_norm_backward",
                                [&] { rms_norm_backward<scalar_t>(d_y, x, weight, r, d_x, d_w); });
-    return once_differentiable("rms_norm", {d_x, d_w.sum(0), Tensor(), Tensor()});
+    return {d_x, d_w.sum(0), Tensor(), Tensor()};
   }
 };
 
-class L2NormFunction : public torch::autograd::Function<L2NormFunction> {
+class L2NormFunction : public OnceDifferentiable<L2NormFunction> {
  public:
+  static constexpr const char* kOp = "l2_norm";
+
   static Tensor forward(AutogradContext* context, const Tensor& x_any, double eps) {
     RECORD_USER_SCOPE("ovq::l2_norm_forward");
     const Tensor x = x_any.contiguous(), y = at::empty(x.sizes(), x.options()), r = inverse_norms(x);
@@ -131,14 +136,14 @@ class L2NormFunction : public torch::autograd::Function<L2NormFunction> {
     return y;
   }
 
-  static variable_list backward(AutogradContext* context, variable_list gradients) {
+  static variable_list backward_once(AutogradContext* context, variable_list gradients) {
     RECORD_USER_SCOPE("ovq::l2_norm_backward");
     const variable_list saved = context->get_saved_variables();
     const Tensor &y = saved[0], &r = saved[1];
     const Tensor d_y = gradients[0].contiguous(), d_x = at::empty(y.sizes(), y.options());
     AT_DISPATCH_FLOATING_TYPES(y.scalar_type(), "l2_norm_backward",
                                [&] { l2_norm_backward<scalar_t>(d_y, y, r, d_x); });
-    return once_differentiable("l2_norm", {d_x, Tensor()});
+    return {d_x, Tensor()};
   }
 };
 
@@ -152,7 +157,7 @@ Tensor rms_norm(const Tensor& x, const Tensor& weight, double eps, int64_t group
   if (groups == 1 && x.numel() > 0 && !needs_gradient({x, weight}) && has_row_kernels({x, weight})) {
     return norm_rows(x.contiguous(), weight.contiguous(), eps).y;
   }
-  if (x.numel() > 0 && has_loops(x) && weight.scalar_type() == x.scalar_type()) {
+  if (x.numel() > 0 && runs_loops(x) && weight.scalar_type() == x.scalar_type()) {
     return RmsNormFunction::apply(x, weight, eps, groups);
   }
   const Tensor wide = x.to(at::promote_types(x.scalar_type(), at::kFloat)).unflatten(-1, {groups, x.size(-1) / groups});
@@ -160,7 +165,7 @@ Tensor rms_norm(const Tensor& x, const Tensor& weight, double eps, int64_t group
 }
 
 Tensor l2_norm(const Tensor& x, double eps) {
-  if (x.numel() > 0 && has_loops(x)) return L2NormFunction::apply(x, eps);
+  if (x.numel() > 0 && runs_loops(x)) return L2NormFunction::apply(x, eps);
   const Tensor wide = x.to(at::promote_types(x.scalar_type(), at::kFloat));
   return (wide * (wide.square().sum(-1, true) + eps).rsqrt()).to(x.scalar_type());
 }

@@ -6,6 +6,7 @@
 #include "ovq/kernels/simd/rotate.h"
 #include "ovq/ops/cpu_loops.h"
 #include "ovq/ops/inputs.h"
+#include "ovq/ops/once_differentiable.h"
 #include "ovq/ops/packed.h"
 #include "ovq/ops/tensor_view.h"
 
@@ -81,17 +82,19 @@ Tensor rotated(const Tensor& x_any, const Tensor& table, double direction) {
   return y;
 }
 
-class RotaryFunction : public torch::autograd::Function<RotaryFunction> {
+class RotaryFunction : public OnceDifferentiable<RotaryFunction> {
  public:
+  static constexpr const char* kOp = "rotary";
+
   static Tensor forward(AutogradContext* context, const Tensor& x, const Tensor& table) {
     RECORD_USER_SCOPE("ovq::rotary_forward");
     context->save_for_backward({table});
     return rotated(x, table, 1.0);
   }
-  static variable_list backward(AutogradContext* context, variable_list gradients) {
+  static variable_list backward_once(AutogradContext* context, variable_list gradients) {
     RECORD_USER_SCOPE("ovq::rotary_backward");
     const Tensor table = context->get_saved_variables()[0];
-    return once_differentiable("rotary", {rotated(gradients[0], table, -1.0), Tensor()});
+    return {rotated(gradients[0], table, -1.0), Tensor()};
   }
 };
 
@@ -110,7 +113,7 @@ Tensor rotary_table(const Tensor& x, const RotaryOptions& options) {
 Tensor rotary(const Tensor& x, const RotaryOptions& options) { return rotate(x, rotary_table(x, options)); }
 
 Tensor rotate(const Tensor& x, const Tensor& table) {
-  if (x.numel() > 0 && has_loops(x)) return RotaryFunction::apply(x, table);
+  if (x.numel() > 0 && runs_loops(x)) return RotaryFunction::apply(x, table);
   return turned(x, table.unsqueeze(1));
 }
 

@@ -6,6 +6,7 @@
 #include "ovq/kernels/short_convolution.h"
 #include "ovq/ops/cpu_loops.h"
 #include "ovq/ops/inputs.h"
+#include "ovq/ops/once_differentiable.h"
 #include "ovq/ops/output_memory.h"
 #include "ovq/ops/packed.h"
 #include "ovq/ops/recurrence.h"
@@ -116,8 +117,10 @@ void convolve_backward(const Tensor& d_y, const Tensor& x, const Tensor& taps, c
   });
 }
 
-class ShortConvolutionFunction : public torch::autograd::Function<ShortConvolutionFunction> {
+class ShortConvolutionFunction : public OnceDifferentiable<ShortConvolutionFunction> {
  public:
+  static constexpr const char* kOp = kShortConvolution;
+
   static Tensor forward(AutogradContext* context, const Tensor& x_any, const Tensor& weight,
                         const c10::optional<Tensor>& bias_any, const c10::optional<Tensor>& before_any,
                         const std::vector<int64_t>& cu_seqlens) {
@@ -136,7 +139,7 @@ class ShortConvolutionFunction : public torch::autograd::Function<ShortConvoluti
     return y;
   }
 
-  static variable_list backward(AutogradContext* context, variable_list gradients) {
+  static variable_list backward_once(AutogradContext* context, variable_list gradients) {
     RECORD_USER_SCOPE("ovq::short_convolution_backward");
     const variable_list saved = context->get_saved_variables();
     const Tensor &x = saved[0], &taps = saved[1], &before = saved[2];
@@ -150,7 +153,7 @@ class ShortConvolutionFunction : public torch::autograd::Function<ShortConvoluti
                                   kernels::check_sequences(kShortConvolution, x.size(0), x.size(1), cu_seqlens), d_x,
                                   d_before, d_taps, d_bias);
     });
-    return once_differentiable(kShortConvolution, {d_x, d_taps.t(), d_bias, d_before, Tensor()});
+    return {d_x, d_taps.t(), d_bias, d_before, Tensor()};
   }
 };
 
@@ -175,8 +178,10 @@ struct ConvolutionTensors {
   }
 };
 
-class FusedShortConvolution : public torch::autograd::Function<FusedShortConvolution> {
+class FusedShortConvolution : public OnceDifferentiable<FusedShortConvolution> {
  public:
+  static constexpr const char* kOp = kShortConvolution;
+
   static Tensor forward(AutogradContext* context, const Tensor& x_any, const Tensor& weight,
                         const c10::optional<Tensor>& bias_any, const c10::optional<Tensor>& before_any, bool silu,
                         const std::vector<int64_t>& cu_seqlens) {
@@ -196,7 +201,7 @@ class FusedShortConvolution : public torch::autograd::Function<FusedShortConvolu
     return y;
   }
 
-  static variable_list backward(AutogradContext* context, variable_list gradients) {
+  static variable_list backward_once(AutogradContext* context, variable_list gradients) {
     RECORD_USER_SCOPE("ovq::short_convolution_backward");
     use_torch_threads();
     const variable_list saved = context->get_saved_variables();
@@ -215,7 +220,7 @@ class FusedShortConvolution : public torch::autograd::Function<FusedShortConvolu
                                          .d_taps = span_of(d_taps),
                                          .d_bias = d_bias.defined() ? span_of(d_bias) : std::span<float>(),
                                          .d_before = channels_view_of(d_before)});
-    return once_differentiable(kShortConvolution, {d_x, d_taps.t(), d_bias, d_before, Tensor(), Tensor()});
+    return {d_x, d_taps.t(), d_bias, d_before, Tensor(), Tensor()};
   }
 };
 
@@ -249,7 +254,7 @@ Tensor short_convolution(const ShortConvolutionInputs& inputs) {
     check(cu_seqlens.empty(), kShortConvolution, "before is given with cu_seqlens; must be one or the other");
   }
   kernels::check_sequences(kShortConvolution, x.size(0), x.size(1), cu_seqlens);
-  const bool loops = x.numel() > 0 && has_loops(x) && weight.scalar_type() == x.scalar_type();
+  const bool loops = x.numel() > 0 && runs_loops(x) && weight.scalar_type() == x.scalar_type();
   const bool silu = activation == Activation::silu;
   if (loops && x.scalar_type() == at::kFloat && runs_fused(kShortConvolution, x)) {
     return FusedShortConvolution::apply(x, weight, optional(bias), optional(before), silu, cu_seqlens);

@@ -6,6 +6,7 @@
 #include "ovq/kernels/ssd.h"
 #include "ovq/ops/inputs.h"
 #include "ovq/ops/linear_attention.h"
+#include "ovq/ops/once_differentiable.h"
 #include "ovq/ops/output_memory.h"
 #include "ovq/ops/tensor_view.h"
 
@@ -40,8 +41,10 @@ kernels::SsdInputs ssd_views(const SsdTensors& t, const std::vector<int64_t>& bo
           .cu_seqlens = borders};
 }
 
-class FusedSsd : public torch::autograd::Function<FusedSsd> {
+class FusedSsd : public OnceDifferentiable<FusedSsd> {
  public:
+  static constexpr const char* kOp = kSsd;
+
   static variable_list forward(AutogradContext* context, const Tensor& x, const Tensor& dt, const Tensor& a,
                                const Tensor& b, const Tensor& c, const Tensor& d, const Tensor& state,
                                const std::vector<int64_t>& borders) {
@@ -58,7 +61,7 @@ class FusedSsd : public torch::autograd::Function<FusedSsd> {
     return with_state(o, after);
   }
 
-  static variable_list backward(AutogradContext* context, variable_list gradients) {
+  static variable_list backward_once(AutogradContext* context, variable_list gradients) {
     RECORD_USER_SCOPE("ovq::ssd_backward");
     use_torch_threads();
     const variable_list s = context->get_saved_variables();
@@ -80,7 +83,7 @@ class FusedSsd : public torch::autograd::Function<FusedSsd> {
                            .d_a = span_of(d_a),
                            .d_d = span_of(d_d),
                            .d_state = optional_state_view_of(d_state)});
-    return once_differentiable(kSsd, {d_x, d_dt, d_a, d_b, d_c, d_d, d_state, Tensor()});
+    return {d_x, d_dt, d_a, d_b, d_c, d_d, d_state, Tensor()};
   }
 };
 
@@ -90,7 +93,7 @@ RecurrenceResult fused_ssd(const SsdInputs& in, const std::vector<int64_t>& bord
   const Tensor a = in.a.to(at::kFloat).contiguous(), d = in.d.to(at::kFloat).contiguous();
   const Tensor state = with_contiguous_rows(
       in.state.defined() ? in.state.to(at::kFloat) : at::zeros({x.size(0), x.size(2), b.size(3), x.size(3)}));
-  if (any_requires_grad({x, dt, a, b, c, d, state})) {
+  if (needs_gradient({x, dt, a, b, c, d, state})) {
     return result_of(FusedSsd::apply(x, dt, a, b, c, d, state, borders));
   }
   use_torch_threads();

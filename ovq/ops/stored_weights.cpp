@@ -10,6 +10,7 @@
 #include "ovq/ops/backend.h"
 #include "ovq/ops/cpu_loops.h"
 #include "ovq/ops/inputs.h"
+#include "ovq/ops/once_differentiable.h"
 #include "ovq/ops/products.h"
 #include "ovq/ops/torch_compat.h"
 
@@ -89,11 +90,6 @@ void multiply(const Tensor& x, const Tensor& weight, const Tensor& add, Tensor y
 }  // namespace
 
 bool few_rows(int64_t rows) { return rows <= kernels::kFewRowsAtMost; }
-
-bool needs_gradient(at::TensorList tensors) {
-  if (!at::GradMode::is_enabled()) return false;
-  return std::any_of(tensors.begin(), tensors.end(), [](const Tensor& x) { return x.defined() && x.requires_grad(); });
-}
 
 bool has_stored_kernels(at::TensorList weights) {
   if (autocast_on_cpu() || resolved(Backend::automatic) == Backend::composed) return false;

@@ -7,9 +7,6 @@
 
 namespace ovq::ops {
 
-// Whether autograd would want to know of an op on them (undefined ones do not count).
-bool needs_gradient(at::TensorList tensors);
-
 // Float32 or bfloat16 on the CPU, all of them, and neither autocast nor a backend is in the way.
 bool has_stored_kernels(at::TensorList weights);
 

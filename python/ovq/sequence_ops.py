@@ -1,7 +1,8 @@
 """The ops of the other sequence mixers as functions, each by chunks and with a backward of its own.
 
 Layout [batch, time, heads, dim]. float32 and float64 on the CPU take compiled loops where there are some; other devices
-and dtypes the same composed of torch calls. Decays and states are float32 at least. Gradients can be taken once.
+and dtypes the same composed of torch calls. Decays and states are float32 at least. Gradients can be taken once, on the
+composed path any number of times: OVQ_FORCE_REFERENCE=1 in the environment selects it.
 
 The recurrences and the convolution take `initial_state`, which stays as it is, and with `return_state` give (o, state):
 one pass is the same as one piece after the other. With `cu_seqlens` [sequences + 1], integers from 0 to T, sequences are
