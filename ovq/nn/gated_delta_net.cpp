@@ -3,6 +3,7 @@
 #include "ovq/nn/parameters.h"
 #include "ovq/nn/replaced.h"
 #include "ovq/ops/gated_delta_rule.h"
+#include "ovq/ops/pointwise.h"
 
 namespace ovq::nn {
 
@@ -23,12 +24,12 @@ GatedDeltaNet::GatedDeltaNet(const GatedDeltaNetOptions& options)
 
 RecurrentMixer::Recurred GatedDeltaNet::recur(const Call& call) {
   const Heads heads = query_key_value(call, {g_proj_, a_proj_, b_proj_});
-  const Tensor g = -current(A_log_).exp() * at::softplus(heads.others[1] + current(dt_bias_));
+  const Tensor g = -ops::exp(current(A_log_)) * ops::softplus(heads.others[1] + current(dt_bias_));
   return {.result = ops::gated_delta_rule({.q = heads.q,
                                            .k = heads.k,
                                            .v = heads.v,
                                            .g = g,
-                                           .beta = at::sigmoid(heads.others[2]),
+                                           .beta = ops::sigmoid(heads.others[2]),
                                            .state = call.before,
                                            .starts = call.starts,
                                            .chunk = options_.chunk}),

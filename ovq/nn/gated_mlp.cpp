@@ -3,6 +3,7 @@
 #include "ovq/nn/parameters.h"
 #include "ovq/nn/replaced.h"
 #include "ovq/ops/gated_mlp.h"
+#include "ovq/ops/pointwise.h"
 #include "ovq/ops/row_loops.h"
 #include "ovq/ops/stored_weights.h"
 
@@ -22,7 +23,7 @@ at::Tensor GatedMlpImpl::forward(const at::Tensor& x) {
       ops::has_stored_kernels({inputs.gate, inputs.up, inputs.down})) {
     return ops::gated_mlp(inputs);
   }
-  return down_proj(at::silu(gate_proj(x)) * up_proj(x));
+  return down_proj(ops::silu(gate_proj(x)) * up_proj(x));
 }
 
 at::Tensor GatedMlpImpl::add_to(const at::Tensor& x, RMSNorm& norm) {

@@ -2,6 +2,7 @@
 
 #include "ovq/nn/parameters.h"
 #include "ovq/nn/replaced.h"
+#include "ovq/ops/pointwise.h"
 #include "ovq/ops/projections.h"
 #include "ovq/ops/row_loops.h"
 #include "ovq/ops/ssd.h"
@@ -84,8 +85,8 @@ std::vector<Tensor> Mamba2::inputs(const Call& call) {
 RecurrentMixer::Recurred Mamba2::recur(const Call& call) {
   const std::vector<Tensor> in = inputs(call);
   return {.result = ops::ssd({.x = in[1].unflatten(-1, {options_.heads, options_.head_dim}),
-                              .dt = at::softplus(in[4] + current(dt_bias_)),
-                              .a = -current(A_log_).exp(),
+                              .dt = ops::softplus(in[4] + current(dt_bias_)),
+                              .a = -ops::exp(current(A_log_)),
                               .b = in[2].unflatten(-1, {options_.groups, options_.state}),
                               .c = in[3].unflatten(-1, {options_.groups, options_.state}),
                               .d = current(D_),
@@ -95,6 +96,6 @@ RecurrentMixer::Recurred Mamba2::recur(const Call& call) {
           .gate = in[0]};
 }
 
-Tensor Mamba2::normalised(const Tensor& o, const Tensor& gate) { return norm->forward(o.flatten(2) * at::silu(gate)); }
+Tensor Mamba2::normalised(const Tensor& o, const Tensor& gate) { return norm->forward(o.flatten(2) * ops::silu(gate)); }
 
 }  // namespace ovq::nn

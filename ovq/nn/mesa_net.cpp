@@ -3,6 +3,7 @@
 #include "ovq/nn/parameters.h"
 #include "ovq/nn/replaced.h"
 #include "ovq/ops/mesa.h"
+#include "ovq/ops/pointwise.h"
 
 namespace ovq::nn {
 namespace {
@@ -35,9 +36,9 @@ RecurrentMixer::Recurred MesaNet::recur(const Call& call) {
   return {.result = ops::mesa({.q = heads.q,
                                .k = heads.k,
                                .v = heads.v,
-                               .g = at::log_sigmoid(heads.others[0]),
-                               .beta = at::sigmoid(heads.others[1]),
-                               .lambda = at::softplus(current(lambda_)) + kSmallestLambda,
+                               .g = ops::log_sigmoid(heads.others[0]),
+                               .beta = ops::sigmoid(heads.others[1]),
+                               .lambda = ops::softplus(current(lambda_)) + kSmallestLambda,
                                .state = call.before,
                                .iterations = options_.iterations,
                                .starts = call.starts,

@@ -3,6 +3,7 @@
 #include "ovq/kernels/checks.h"
 #include "ovq/kernels/ovq_state.h"
 #include "ovq/ops/ovq_attention.h"
+#include "ovq/ops/pointwise.h"
 
 namespace ovq::nn {
 
@@ -55,7 +56,9 @@ int64_t OvqAttention::saved_bytes(int64_t tokens, kernels::StateDtype dtype) con
 OptionalTensor OvqAttention::write_weights(const Tensor& x, MixerState* state, const OptionalTensor& cu_seqlens) {
   if (!options_.weighted_writes) return {};
   // A NaN shows in the outputs; as a weight it would be an error.
-  const Tensor weights = at::sigmoid(w_gate(x)).nan_to_num(1.0).clamp_min(1e-6);  // [B, T, Hkv]
+  const Tensor weights = ops::through_float(w_gate(x), [](const Tensor& gate) {  // [B, T, Hkv]
+    return at::sigmoid(gate).nan_to_num(1.0).clamp_min(1e-6);
+  });
   return heads().value_shift && x.size(1) > 0 ? shifted(weights, "shift_w", state, cu_seqlens) : weights;
 }
 

@@ -3,6 +3,7 @@
 #include "ovq/nn/parameters.h"
 #include "ovq/nn/replaced.h"
 #include "ovq/ops/packed.h"
+#include "ovq/ops/pointwise.h"
 #include "ovq/ops/projections.h"
 #include "ovq/ops/rms_norm.h"
 #include "ovq/ops/row_loops.h"
@@ -127,7 +128,7 @@ RecurrentMixer::Heads RecurrentMixer::query_key_value(const Call& call, const st
 
 Tensor RecurrentMixer::normalised(const Tensor& o, const Tensor& gate) {
   const Tensor y = norm->forward(o).flatten(2);
-  return gate.defined() ? y * at::silu(gate) : y;
+  return gate.defined() ? y * ops::silu(gate) : y;
 }
 
 Tensor RecurrentMixer::mix(const Tensor& x, MixerState* state, const OptionalTensor& cu_seqlens) {

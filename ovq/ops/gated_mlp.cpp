@@ -5,6 +5,7 @@
 #include "ovq/ops/cpu_loops.h"
 #include "ovq/ops/inputs.h"
 #include "ovq/ops/once_differentiable.h"
+#include "ovq/ops/pointwise.h"
 #include "ovq/ops/products.h"
 #include "ovq/ops/rms_norm.h"
 #include "ovq/ops/row_loops.h"
@@ -123,8 +124,8 @@ void check_inputs(const GatedMlpInputs& in) {
 
 Tensor composed_gated_mlp(const GatedMlpInputs& in) {
   const Tensor n = in.norm.defined() ? rms_norm(in.x, in.norm, in.eps) : in.x;
-  const auto linear = [&](const Tensor& from, const Tensor& weight) { return at::linear(from, widened(weight, from)); };
-  const Tensor y = linear(at::silu(linear(n, in.gate)) * linear(n, in.up), in.down);
+  const auto linear = [&](const Tensor& from, const Tensor& weight) { return composed_linear(from, weight); };
+  const Tensor y = linear(ops::silu(linear(n, in.gate)) * linear(n, in.up), in.down);
   return in.residual ? in.x + y : y;
 }
 

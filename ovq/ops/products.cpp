@@ -139,6 +139,14 @@ Tensor columns_times_rows(const Tensor& y, const Tensor& x) {
   return sums == 1 ? parts.select(0, 0) : parts.sum(0);
 }
 
+Tensor composed_linear(const Tensor& x, const Tensor& w, const Tensor& bias) {
+  if (x.is_cpu() && x.scalar_type() == at::kHalf && w.scalar_type() == at::kHalf) {
+    const Tensor add = bias.defined() ? bias.to(at::kFloat) : bias;
+    return at::linear(x.to(at::kFloat), w.to(at::kFloat), add).to(at::kHalf);
+  }
+  return at::linear(x, widened(w, x), bias);
+}
+
 Tensor linear(const Tensor& x, const Tensor& w, const Tensor& bias) {
   check_inference("linear", x, {w});
   const bool stored = x.numel() > 0 && has_row_kernels({x, bias}) && has_stored_kernels({w}) &&
@@ -150,10 +158,9 @@ Tensor linear(const Tensor& x, const Tensor& w, const Tensor& bias) {
     const Tensor add = bias.defined() ? bias.contiguous().expand({rows, -1}) : Tensor();
     return rows_times_stored(x.contiguous().view({rows, x.size(-1)}), {w}, add).view(sizes);
   }
-  if (bias.defined()) return at::linear(x, widened(w, x), bias);
-  if (w.scalar_type() != at::kFloat) return at::linear(x, widened(w, x));
-  if (x.numel() == 0 || !has_row_kernels({x, w}) || !has_kernel(x.numel() / x.size(-1), x.size(-1), w.size(0))) {
-    return at::linear(x, w);
+  if (bias.defined() || w.scalar_type() != at::kFloat || x.numel() == 0 || !has_row_kernels({x, w}) ||
+      !has_kernel(x.numel() / x.size(-1), x.size(-1), w.size(0))) {
+    return composed_linear(x, w, bias);
   }
   return LinearFunction::apply(x, w);
 }

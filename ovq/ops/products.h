@@ -19,4 +19,7 @@ at::Tensor columns_times_rows(const at::Tensor& y, const at::Tensor& x);  // y^T
 // and few rows are multiplied by kernels::matvec; see stored_weights.h.
 at::Tensor linear(const at::Tensor& x, const at::Tensor& w, const at::Tensor& bias = {});
 
+// The same as torch has it; halves on the CPU, which not every version of torch computes with, in float32.
+at::Tensor composed_linear(const at::Tensor& x, const at::Tensor& w, const at::Tensor& bias = {});
+
 }  // namespace ovq::ops

@@ -7,6 +7,7 @@
 #include "ovq/ops/inputs.h"
 #include "ovq/ops/once_differentiable.h"
 #include "ovq/ops/packed.h"
+#include "ovq/ops/pointwise.h"
 #include "ovq/ops/products.h"
 #include "ovq/ops/rms_norm.h"
 #include "ovq/ops/rotary.h"
@@ -330,7 +331,7 @@ std::vector<Tensor> composed_projections(const ProjectionsInputs& in) {
   const auto bias_of = [&](size_t i) { return in.biases.empty() ? Tensor() : in.biases[i]; };
   std::vector<Tensor> products;
   for (size_t i = 0; i < in.weights.size(); ++i) {
-    products.push_back(at::linear(in.x, widened(in.weights[i], in.x), bias_of(i)));
+    products.push_back(composed_linear(in.x, in.weights[i], bias_of(i)));
   }
   const Tensor all = at::cat(products, -1);
   std::vector<Tensor> outputs;
@@ -341,7 +342,7 @@ std::vector<Tensor> composed_projections(const ProjectionsInputs& in) {
     if (part.taps.defined()) {
       y = short_convolution({.x = y, .weight = part.taps, .bias = part.taps_bias, .cu_seqlens = in.cu_seqlens});
     }
-    if (part.silu) y = at::silu(y);
+    if (part.silu) y = ops::silu(y);
     y = y.unflatten(-1, {part.head_dim > 0 ? part.channels / part.head_dim : 1, -1});
     if (part.unit_eps) y = l2_norm(y, *part.unit_eps);
     if (part.shift != Shift::none && y.size(1) > 0) {

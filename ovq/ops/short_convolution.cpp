@@ -9,6 +9,8 @@
 #include "ovq/ops/once_differentiable.h"
 #include "ovq/ops/output_memory.h"
 #include "ovq/ops/packed.h"
+#include "ovq/ops/pointwise.h"
+#include "ovq/ops/products.h"
 #include "ovq/ops/recurrence.h"
 #include "ovq/ops/tensor_view.h"
 
@@ -265,7 +267,7 @@ Tensor short_convolution(const ShortConvolutionInputs& inputs) {
     return for_each_sequence(kShortConvolution, x, cu_seqlens,
                              [&](const Tensor& part) { return plain_convolution(part, weight, bias, {}); });
   };
-  return silu ? at::silu(plain()) : plain();
+  return silu ? ops::silu(plain()) : plain();
 }
 
 Tensor inputs_after(const Tensor& x, const Tensor& before, int64_t width) {
