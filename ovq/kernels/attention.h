@@ -20,7 +20,7 @@ struct AttentionInputs {
   View<const float> q;          // [B, Tq, Hq, dk]
   View<const float> k;          // [B, Tk, Hkv, dk], Hq a multiple of Hkv: query head h reads kv head h / (Hq / Hkv)
   View<const float> v;          // [B, Tk, Hkv, dv]
-  std::span<const float> beta;  // [Hq], finite
+  std::span<const float> beta;  // [Hq], within kLargestBeta
   int64_t window = 0;           // keys a query sees, its own among them; 0: all
   int64_t query_offset = 0;     // position of the first query among the keys (decode against a longer cache)
   // Packed sequences: B = 1 and sequence s holds the tokens cu_seqlens[s] ... cu_seqlens[s + 1] - 1. Empty: not packed.

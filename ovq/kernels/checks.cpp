@@ -49,7 +49,8 @@ void check_inputs(const char* op, const View<const float>& q, const View<const f
   check(static_cast<int64_t>(beta.size()) == q.heads, op, "beta has ", beta.size(),
         " elements; must be one per query head, ", q.heads);
   for (size_t h = 0; h < beta.size(); ++h) {
-    check(std::isfinite(beta[h]), op, "beta[", h, "] is ", beta[h], "; must be finite");
+    check(std::abs(beta[h]) <= kLargestBeta, op, "beta[", h, "] is ", beta[h], "; must be finite, and within ",
+          -kLargestBeta, " and ", kLargestBeta);
   }
 }
 
@@ -58,8 +59,8 @@ void check_weights(const char* op, const View<const float>& weights) {
     for (int64_t t = 0; t < weights.time; ++t) {
       for (int64_t h = 0; h < weights.heads; ++h) {
         const float weight = *weights.row(b, t, h);
-        check(weight > 0.0f && std::isfinite(weight), op, "weights[", b, ", ", t, ", ", h, "] is ", weight,
-              "; must be positive and finite");
+        check(weight > 0.0f && weight <= kLargestWeight, op, "weights[", b, ", ", t, ", ", h, "] is ", weight,
+              "; must be positive and finite, at most ", kLargestWeight);
       }
     }
   }

@@ -12,13 +12,17 @@
 
 namespace ovq::kernels {
 
+// The largest |beta| and weight that are accepted: below them unit queries and keys, and values around one, leave
+// float32 room for logits and sums.
+inline constexpr float kLargestBeta = 1e30f, kLargestWeight = 1e30f;
+
 // q [B, Tq, Hq, dk], k [B, Tk, Hkv, dk], v [B, Tk, Hkv, dv], beta [Hq]
 void check_inputs(const char* op, const View<const float>& q, const View<const float>& k, const View<const float>& v,
                   std::span<const float> beta);
 
 void check_options(const char* op, const OvqOptions& options, int64_t key_dim);
 
-// Every element positive and finite.
+// Every element positive, at most kLargestWeight.
 void check_weights(const char* op, const View<const float>& weights);
 
 // A view of exactly these sizes; without data only where `optional`.

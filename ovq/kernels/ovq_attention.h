@@ -27,8 +27,8 @@ struct OvqInputs {
   View<const float> q;          // [B, T, Hq, dk]
   View<const float> k;          // [B, T, Hkv, dk], Hq a multiple of Hkv: query head h reads kv head h / (Hq / Hkv)
   View<const float> v;          // [B, T, Hkv, dv]
-  std::span<const float> beta;  // [Hq], finite
-  View<const float> weights;    // [B, T, Hkv, 1], positive and finite; given if and only if options.weighted
+  std::span<const float> beta;  // [Hq], within kLargestBeta
+  View<const float> weights;  // [B, T, Hkv, 1], positive, at most kLargestWeight; given if and only if options.weighted
   OvqOptions options;
   // Packed sequences: B = 1 and sequence s holds the tokens cu_seqlens[s] ... cu_seqlens[s + 1] - 1. Empty: not packed.
   std::span<const int64_t> cu_seqlens;

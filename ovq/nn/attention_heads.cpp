@@ -3,10 +3,12 @@
 #include <cmath>
 
 #include "ovq/base/error.h"
+#include "ovq/kernels/checks.h"
 #include "ovq/nn/parameters.h"
 #include "ovq/nn/replaced.h"
 #include "ovq/ops/once_differentiable.h"
 #include "ovq/ops/packed.h"
+#include "ovq/ops/pointwise.h"
 #include "ovq/ops/projections.h"
 #include "ovq/ops/rms_norm.h"
 #include "ovq/ops/row_loops.h"
@@ -27,7 +29,8 @@ HeadOptions completed(const char* op, HeadOptions options) {
     options.head_dim = options.width / options.heads;
   }
   check(options.head_dim >= 1, op, "head_dim is ", options.head_dim, "; must be at least 1");
-  check(std::isfinite(options.beta_init), op, "beta_init is ", options.beta_init, "; must be finite");
+  check(std::abs(options.beta_init) <= kernels::kLargestBeta, op, "beta_init is ", options.beta_init,
+        "; must be finite, and within ", -kernels::kLargestBeta, " and ", kernels::kLargestBeta);
   return options;
 }
 
@@ -83,7 +86,7 @@ AttentionHeads::Inputs AttentionHeads::fused_inputs(const Tensor& x, const Optio
   if (heads_.value_shift) {
     k.shift = kernels::Shift::previous;
     v.shift = kernels::Shift::mean;
-    v.share = at::sigmoid(current(alpha));
+    v.share = ops::sigmoid(current(alpha));
   }
   const std::vector<Tensor> y =
       ops::projections({.x = x, .weights = weights, .parts = {q, k, v}, .cu_seqlens = cu_seqlens});
@@ -108,7 +111,7 @@ AttentionHeads::Inputs AttentionHeads::attention_inputs(const Tensor& x, MixerSt
   Tensor k = unit_norm(split(convolved(conv_k, "conv_k", k_proj(x)), heads_.kv_heads));
   Tensor v = split(v_proj(x), heads_.kv_heads);
   if (heads_.value_shift && x.size(1) > 0) {
-    const Tensor share = at::sigmoid(current(alpha));
+    const Tensor share = ops::sigmoid(current(alpha));
     k = shifted(k, "shift_k", state, cu_seqlens);
     v = share * shifted(v, "shift_v", state, cu_seqlens) + (1 - share) * v;
   }

@@ -14,6 +14,7 @@ namespace {
 using at::Tensor;
 
 void check_tensor(const char* op, const char* name, const Tensor& x) {
+  TORCH_CHECK_TYPE(x.defined(), "[", op, "] ", name, " is None; must be a tensor");
   TORCH_CHECK_TYPE(at::isFloatingType(x.scalar_type()), "[", op, "] ", name, " has dtype ", x.scalar_type(),
                    "; must be a floating one");
   check(x.dim() == 4, op, name, " has ", x.dim(), " dimensions; must have 4: [batch, time, heads, dim]");
@@ -38,8 +39,8 @@ void check_weights(const char* op, const Tensor& weights, const Tensor& k, bool 
         k.sizes().slice(0, 3), ", one for each token and kv head");
   if (weights.is_meta() || fused) return;  // the plan looks at the values
   const Tensor values = weights.detach();
-  check(at::logical_and(values > 0, at::isfinite(values)).all().item<bool>(), op,
-        "weights has an element that is not positive and finite");
+  check(at::logical_and(values > 0, values <= kernels::kLargestWeight).all().item<bool>(), op,
+        "weights has an element that is not positive and finite, at most ", kernels::kLargestWeight);
 }
 
 Path path_of(const char* op, const Tensor& q, Backend backend) {
