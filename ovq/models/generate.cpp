@@ -5,10 +5,13 @@
 namespace ovq::models {
 
 Generation::Generation(LanguageModel& model, ModelState& state, const std::vector<int64_t>& prompt,
-                       const GenerateOptions& options)
+                       const GenerateOptions& options, const Session::Place& place)
     : session_(model, state), sampler_(options.sampling), options_(options) {
   check_fields("generate", options);
-  check(!prompt.empty(), "generate", "prompt is empty; must have at least one token");
+  const bool goes_on = place.logits.defined() && place.logits.numel() == model.config().vocab_size;
+  check(!prompt.empty() || goes_on, "generate",
+        "prompt is empty; must have at least one token, unless the state is one that a generation of text has left");
+  if (prompt.empty()) session_.set_place(place);
   for (const int64_t token : prompt) {
     check(token >= 0 && token < model.config().vocab_size, "generate", "prompt has token ", token,
           "; the vocabulary has ", model.config().vocab_size);

@@ -25,13 +25,13 @@ void list_fields(Fields& field, GenerateOptions& o) {
 class Generation {
  public:
   // Continues `state` with `prompt`; model and state must outlive it. Options and prompt are checked here, the prompt
-  // is read by the first call of `next`.
+  // is read by the first call of `next`. An empty prompt goes on from `place`, where the state was left.
   Generation(LanguageModel& model, ModelState& state, const std::vector<int64_t>& prompt,
-             const GenerateOptions& options);
+             const GenerateOptions& options, const Session::Place& place = {});
 
   // Nothing after the last one, which has not been read yet.
   std::optional<int64_t> next();
-  void settle() { session_.settle(); }  // reads it
+  Session::Place place() { return session_.place(); }  // reads it
 
  private:
   Session session_;

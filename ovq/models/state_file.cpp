@@ -20,14 +20,12 @@ std::string value_of(const files::Metadata& metadata, const char* key) {
   return at == metadata.end() ? "" : at->second;
 }
 
-// Takes a tensor of that dtype with one dimension out of the file's.
-Tensor taken(LoadedTensors& loaded, const char* name, at::ScalarType dtype, const std::string& source) {
-  const auto at = loaded.tensors.find(name);
-  if (at == loaded.tensors.end() || at->second.scalar_type() != dtype || at->second.dim() != 1)
+// A tensor of that dtype with one dimension.
+Tensor row(const PackedState& packed, const char* name, at::ScalarType dtype, const std::string& source) {
+  const auto at = packed.tensors.find(name);
+  if (at == packed.tensors.end() || at->second.scalar_type() != dtype || at->second.dim() != 1)
     throw std::runtime_error(source + " is not the state of a session: no valid " + name);
-  Tensor tensor = at->second;
-  loaded.tensors.erase(at);
-  return tensor;
+  return at->second;
 }
 
 void check_owner(const files::Metadata& metadata, const StateOwner& owner, const std::string& source) {
@@ -44,18 +42,32 @@ void check_owner(const files::Metadata& metadata, const StateOwner& owner, const
 
 }  // namespace
 
+void pack_place(PackedState& packed, const Session::Place& place) {
+  packed.tensors[kLogits] = place.logits;
+  packed.tensors[kRecent] =
+      torch::tensor(at::IntArrayRef(std::vector<int64_t>(place.recent.begin(), place.recent.end()))).to(at::kInt);
+  if (place.unread > 0) packed.metadata[kUnreadKey] = std::to_string(place.unread);
+}
+
+bool has_place(const PackedState& packed) { return packed.tensors.contains(kLogits); }
+
+Session::Place unpack_place(const PackedState& packed, const std::string& source) {
+  const Tensor recent = row(packed, kRecent, at::kInt, source).contiguous();
+  const std::string unread = value_of(packed.metadata, kUnreadKey);
+  return {.logits = row(packed, kLogits, at::kFloat, source).contiguous(),
+          .recent = {recent.data_ptr<int32_t>(), recent.data_ptr<int32_t>() + recent.numel()},
+          .unread = unread.empty() ? 0 : std::stoll(unread)};
+}
+
 void save_session(const std::filesystem::path& path, const ModelState& state, const Session::Place& place,
                   const StateOwner& owner) {
   if (!place.logits.defined())
     throw std::invalid_argument("[session] nothing has been read; there is no state to save");
   PackedState packed = pack(state);
-  packed.tensors[kLogits] = place.logits;
-  packed.tensors[kRecent] =
-      torch::tensor(at::IntArrayRef(std::vector<int64_t>(place.recent.begin(), place.recent.end()))).to(at::kInt);
+  pack_place(packed, place);
   packed.metadata[kVersionKey] = kVersion;
   packed.metadata[kModelKey] = owner.model;
   packed.metadata[kTokenizerKey] = owner.tokenizer;
-  if (place.unread > 0) packed.metadata[kUnreadKey] = std::to_string(place.unread);
   save_tensors(path, packed.tensors, packed.metadata);
 }
 
@@ -65,12 +77,9 @@ StoredSession load_session(const std::filesystem::path& path, const StateOwner& 
   if (loaded.integrity != files::Integrity::verified) throw std::runtime_error(source + " has no checksum");
   check_owner(loaded.metadata, owner, source);
   StoredSession stored;
-  stored.place.logits = taken(loaded, kLogits, at::kFloat, source);
-  const Tensor recent = taken(loaded, kRecent, at::kInt, source);
-  stored.place.recent.assign(recent.data_ptr<int32_t>(), recent.data_ptr<int32_t>() + recent.numel());
-  if (const std::string unread = value_of(loaded.metadata, kUnreadKey); !unread.empty())
-    stored.place.unread = std::stoll(unread);
-  stored.state = unpack({std::move(loaded.tensors), std::move(loaded.metadata)}, source);
+  const PackedState packed{std::move(loaded.tensors), std::move(loaded.metadata)};
+  stored.place = unpack_place(packed, source);
+  stored.state = unpack(packed, source);
   return stored;
 }
 

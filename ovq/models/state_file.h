@@ -8,8 +8,14 @@
 #include <string>
 
 #include "ovq/models/session.h"
+#include "ovq/models/weights.h"
 
 namespace ovq::models {
+
+// What goes on from a state, among its tensors.
+void pack_place(PackedState& packed, const Session::Place& place);
+bool has_place(const PackedState& packed);
+Session::Place unpack_place(const PackedState& packed, const std::string& source);
 
 struct StateOwner {
   std::string model;      // fingerprint

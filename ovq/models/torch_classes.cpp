@@ -10,6 +10,7 @@
 #include "ovq/models/generate.h"
 #include "ovq/models/parts.h"
 #include "ovq/models/presets.h"
+#include "ovq/models/state_file.h"
 #include "ovq/models/storage.h"
 #include "ovq/models/weights.h"
 #include "ovq/ops/packed.h"
@@ -27,7 +28,16 @@ using TextDict = c10::Dict<std::string, std::string>;
 struct LayerStates : torch::CustomClassHolder {
   LayerStates() = default;
   explicit LayerStates(ModelState from) : state(std::move(from)) {}
+
   ModelState state;
+  Session::Place place;  // where a generation left the state, which then was at this position
+  int64_t place_position = 0;
+
+  bool has_place() const { return place.logits.defined() && place_position == state.position(); }
+  void set_place(Session::Place from) {
+    place = std::move(from);
+    place_position = state.position();
+  }
 };
 using StatesPtr = c10::intrusive_ptr<LayerStates>;
 
@@ -148,10 +158,15 @@ class ModelHandle : public torch::CustomClassHolder {
 
   explicit ModelHandle(const std::string& config)
       : module_(std::make_shared<LanguageModel>(config_from_json(parsed(config)))) {}
-  ModelHandle(std::shared_ptr<LanguageModel> module, std::shared_ptr<const text::Tokenizer> tokenizer)
-      : tokenizer(std::move(tokenizer)), module_(std::move(module)) {}
+  explicit ModelHandle(std::shared_ptr<LanguageModel> module) : module_(std::move(module)) {}
 
   std::shared_ptr<const text::Tokenizer> tokenizer;  // nullptr: none
+
+  void set_tokenizer(std::shared_ptr<const text::Tokenizer> other, const std::string& where = "") {
+    check(other->vocab() == module_->config().vocab_size, kOp, "the tokenizer", where, " has ", other->vocab(),
+          " tokens; the model has ", module_->config().vocab_size);
+    tokenizer = std::move(other);
+  }
 
   LanguageModel& module() const { return *module_; }
   const PartNames& names() const { return names_; }
@@ -232,7 +247,11 @@ struct GenerationHandle : torch::CustomClassHolder {
                    const GenerateOptions& options)
       : model(std::move(model)),
         state(std::move(state)),
-        generation(this->model->module(), this->state->state, prompt, options) {}
+        generation(this->model->module(), this->state->state, prompt, options,
+                   this->state->has_place() ? this->state->place : Session::Place()) {}
+
+  // Reads the last token; the state then knows what follows.
+  void settle() { state->set_place(generation.place()); }
 
   c10::intrusive_ptr<ModelHandle> model;
   StatesPtr state;
@@ -278,17 +297,12 @@ void define_generation(torch::Library& library, torch::class_<ModelHandle>& mode
       .def("settle",
            [](const Model& self, const GenerationPtr& generation, const ReplacedPtr& replaced) {
              const ReplacedScope scope(self->names(), replaced);
-             with_value_errors([&] { generation->generation.settle(); });
+             with_value_errors([&] { generation->settle(); });
            })
       .def("has_tokenizer", [](const Model& self) { return self->tokenizer != nullptr; })
       .def("set_tokenizer",
            [](const Model& self, const std::string& name) {
-             with_value_errors([&] {
-               std::shared_ptr<const text::Tokenizer> tokenizer = text::make_tokenizer(name);
-               check(tokenizer->vocab() == self->module().config().vocab_size, "model", "the tokenizer has ",
-                     tokenizer->vocab(), " tokens; the model has ", self->module().config().vocab_size);
-               self->tokenizer = std::move(tokenizer);
-             });
+             with_value_errors([&] { self->set_tokenizer(text::make_tokenizer(name)); });
            })
       // The tokens of a text that begins at `position`.
       .def("encode",
@@ -306,7 +320,12 @@ void define_generation(torch::Library& library, torch::class_<ModelHandle>& mode
       .def("decode",
            [](const Model& self, const std::vector<int64_t>& tokens) {
              return with_value_errors([&] {
-               return text::repaired(tokenizer_of(*self).decode({tokens.begin(), tokens.end()}));
+               const text::Tokenizer& tokenizer = tokenizer_of(*self);
+               for (const int64_t token : tokens) {
+                 check(token >= 0 && token < tokenizer.vocab(), "decode", "tokens has ", token, "; the vocabulary has ",
+                       tokenizer.vocab());
+               }
+               return text::repaired(tokenizer.decode({tokens.begin(), tokens.end()}));
              });
            })
       .def("end_token", [](const Model& self) -> int64_t { return tokenizer_of(*self).end_token().value_or(-1); })
@@ -326,6 +345,9 @@ void define_module(torch::class_<Handle>& definition) {
   using States = std::vector<StatesPtr>;
   const auto cu_seqlens = torch::arg("cu_seqlens") = c10::IValue();
   const auto replaced = torch::arg("replaced") = c10::IValue();
+  const auto check_given = [](const Tensor& x) {
+    TORCH_CHECK_TYPE(x.defined(), "[", Handle::kOp, "] the input is None; must be a tensor");
+  };
   definition.def("config", [](const Self& self) { return self->config().dump(); })
       .def("parameters", [](const Self& self) { return to_dict(self->module().named_parameters()); })
       .def("buffers", [](const Self& self) { return to_dict(self->module().named_buffers()); })
@@ -354,26 +376,41 @@ void define_module(torch::class_<Handle>& definition) {
              return loss.defined() ? OptionalTensor(loss) : OptionalTensor();
            })
       .def("forward",
-           [](const Self& self, const Tensor& x, const OptionalTensor& cu, const ReplacedPtr& parts) {
+           [=](const Self& self, const Tensor& x, const OptionalTensor& cu, const ReplacedPtr& parts) {
+             check_given(x);
              const ReplacedScope scope(self->names(), parts);
              return with_value_errors([&] { return self->forward(x, cu); });
            },
            "", {torch::arg("x"), cu_seqlens, replaced})
       .def("forward_with_states",
-           [](const Self& self, const Tensor& x, const States& states, const OptionalTensor& cu,
-              const ReplacedPtr& parts) {
+           [=](const Self& self, const Tensor& x, const States& states, const OptionalTensor& cu,
+               const ReplacedPtr& parts) {
+             check_given(x);
              const ReplacedScope scope(self->names(), parts);
              return with_value_errors([&] { return forward_with_states(*self, x, states, cu); });
            },
            "", {torch::arg("x"), torch::arg("states"), cu_seqlens, replaced})
       .def("step",
-           [](const Self& self, const Tensor& x, const States& states, const OptionalTensor& cu,
-              const ReplacedPtr& parts) {
+           [=](const Self& self, const Tensor& x, const States& states, const OptionalTensor& cu,
+               const ReplacedPtr& parts) {
+             check_given(x);
              const torch::NoGradGuard no_grad;
              const ReplacedScope scope(self->names(), parts);
              return with_value_errors([&] { return run_all(*self, x, states, cu, Pass::step); });
            },
            "", {torch::arg("x"), torch::arg("states"), cu_seqlens, replaced});
+}
+
+PackedState packed_states(const LayerStates& states) {
+  PackedState packed = pack(states.state);
+  if (states.has_place()) pack_place(packed, states.place);
+  return packed;
+}
+
+StatesPtr unpacked_states(const PackedState& packed, const std::string& source) {
+  auto states = c10::make_intrusive<LayerStates>(unpack(packed, source));
+  if (has_place(packed)) states->set_place(unpack_place(packed, source));
+  return states;
 }
 
 void define_states(torch::Library& library) {
@@ -394,24 +431,40 @@ void define_states(torch::Library& library) {
              const auto& ovq = self->state.layers.at(static_cast<size_t>(layer)).ovq;
              return ovq ? c10::optional<c10::intrusive_ptr<ops::State>>(ovq) : c10::nullopt;
            })
-      .def("clone", [](const StatesPtr& self) { return c10::make_intrusive<LayerStates>(self->state.clone()); })
+      .def("clone",
+           [](const StatesPtr& self) {
+             auto copy = c10::make_intrusive<LayerStates>(self->state.clone());
+             if (self->has_place()) copy->set_place(self->place);
+             return copy;
+           })
       .def("save",
-           [](const StatesPtr& self, const std::string& path) { with_value_errors([&] { self->state.save(path); }); })
+           [](const StatesPtr& self, const std::string& path, const std::string& of) {
+             with_value_errors([&] {
+               PackedState packed = packed_states(*self);
+               set_state_of(packed, *enum_named<StateOf>(of));
+               save_tensors(path, packed.tensors, packed.metadata);
+             });
+           })
       .def("pack", [](const StatesPtr& self) {
-        const PackedState packed = with_value_errors([&] { return pack(self->state); });
+        const PackedState packed = with_value_errors([&] { return packed_states(*self); });
         TextDict metadata;
         for (const auto& [name, text] : packed.metadata) metadata.insert(name, text);
         return std::tuple(to_dict(packed.tensors), metadata);
       });
-  library.def("load_states(str path) -> __torch__.torch.classes.ovq.LayerStates",
-              [](std::string path) { return c10::make_intrusive<LayerStates>(ModelState::load(path)); });
+  library.def("load_states(str path, str of) -> __torch__.torch.classes.ovq.LayerStates",
+              [](std::string path, std::string of) {
+                LoadedTensors loaded = load_tensors(path);
+                const PackedState packed{std::move(loaded.tensors), std::move(loaded.metadata)};
+                check_state_of(packed, *enum_named<StateOf>(of), path);
+                return unpacked_states(packed, path);
+              });
   library.def(
       "unpack_states(Dict(str, Tensor) tensors, Dict(str, str) metadata) -> __torch__.torch.classes.ovq.LayerStates",
       [](const TensorDict& tensors, const TextDict& metadata) {
         PackedState packed;
         for (const auto& item : tensors) packed.tensors.emplace(item.key(), item.value());
         for (const auto& item : metadata) packed.metadata.emplace(item.key(), item.value());
-        return c10::make_intrusive<LayerStates>(unpack(packed, "this"));
+        return unpacked_states(packed, "this");
       });
 }
 
@@ -438,6 +491,7 @@ TORCH_LIBRARY_FRAGMENT(ovq, library) {
   model
       .def("hidden",
            [](const Model& self, const Tensor& tokens, const OptionalTensor& cu_seqlens, const ReplacedPtr& replaced) {
+             TORCH_CHECK_TYPE(tokens.defined(), "[model] tokens is None; must be a tensor");
              const ReplacedScope scope(self->names(), replaced);
              return with_value_errors([&] { return self->module().hidden(tokens, cu_seqlens); });
            })
@@ -446,7 +500,11 @@ TORCH_LIBRARY_FRAGMENT(ovq, library) {
       .def("save",
            [](const Model& self, const std::string& directory) {
              save_model(self->module(), directory);
-             if (self->tokenizer) text::save_tokenizer(*self->tokenizer, directory);
+             if (self->tokenizer) {
+               text::save_tokenizer(*self->tokenizer, directory);
+             } else {
+               text::remove_tokenizer(directory);
+             }
            })
       .def("generate", [](const Model& self, const std::vector<int64_t>& prompt, const StatesPtr& state,
                           const std::string& options, const ReplacedPtr& replaced) {
@@ -456,7 +514,11 @@ TORCH_LIBRARY_FRAGMENT(ovq, library) {
       });
   define_generation(library, model);
   library.def("load_model(str directory) -> __torch__.torch.classes.ovq.LanguageModel", [](std::string directory) {
-    return c10::make_intrusive<ModelHandle>(load_model(directory), text::load_tokenizer(directory));
+    auto model = c10::make_intrusive<ModelHandle>(load_model(directory));
+    if (auto tokenizer = text::load_tokenizer(directory)) {
+      with_value_errors([&] { model->set_tokenizer(std::move(tokenizer), " in " + directory); });
+    }
+    return model;
   });
   library.def("preset_names() -> str[]", preset_names);
   library.def("preset_config(str name) -> str",

@@ -44,6 +44,8 @@ std::string shape_text(at::IntArrayRef shape) {
 constexpr const char* kWeights = "model.safetensors";
 constexpr const char* kConfig = "config.json";
 constexpr const char* kStateDtype = "ovq.state_dtype";
+constexpr const char* kStateLayers = "ovq.state_layers";
+constexpr const char* kStateOf = "ovq.state_of";
 
 }  // namespace
 
@@ -129,7 +131,7 @@ std::shared_ptr<LanguageModel> load_model(const std::filesystem::path& directory
 
 PackedState pack(const ModelState& state) {
   const std::vector<nn::MixerState>& layers = state.layers;
-  PackedState packed{.metadata = {{"ovq.state_layers", std::to_string(layers.size())}}};
+  PackedState packed{.metadata = {{kStateLayers, std::to_string(layers.size())}}};
   if (state.dtype() != kernels::StateDtype::float32) packed.metadata[kStateDtype] = name_of(state.dtype());
   for (size_t layer = 0; layer < layers.size(); ++layer) {
     const std::string prefix = "layers." + std::to_string(layer) + ".";
@@ -153,7 +155,7 @@ ModelState unpack(const PackedState& packed, const std::string& source) {
     return value;
   };
   ModelState state;
-  const int64_t layers = number("ovq.state_layers");
+  const int64_t layers = number(kStateLayers);
   for (int64_t layer = 0; layer < layers; ++layer) {
     const std::string prefix = "layers." + std::to_string(layer) + ".";
     nn::MixerState& own = state.layers.emplace_back();
@@ -181,14 +183,32 @@ ModelState unpack(const PackedState& packed, const std::string& source) {
   return state;
 }
 
+void set_state_of(PackedState& packed, StateOf of) { packed.metadata[kStateOf] = name_of(of); }
+
+void check_state_of(const PackedState& packed, StateOf expected, const std::string& source) {
+  const auto at = packed.metadata.find(kStateOf), layers = packed.metadata.find(kStateLayers);
+  std::string found(name_of(expected));
+  if (at != packed.metadata.end()) {
+    found = at->second;
+  } else if (layers != packed.metadata.end() && layers->second != "0" && layers->second != "1") {
+    found = name_of(StateOf::model);  // a file from before they said so
+  }
+  if (found == name_of(expected)) return;
+  throw std::runtime_error(source + " holds the state of a " + found + "; must be that of a " +
+                           std::string(name_of(expected)));
+}
+
 void ModelState::save(const std::filesystem::path& path) const {
-  const PackedState packed = pack(*this);
+  PackedState packed = pack(*this);
+  set_state_of(packed, StateOf::model);
   save_tensors(path, packed.tensors, packed.metadata);
 }
 
 ModelState ModelState::load(const std::filesystem::path& path) {
   LoadedTensors loaded = load_tensors(path);
-  return unpack({std::move(loaded.tensors), std::move(loaded.metadata)}, path.string());
+  const PackedState packed{std::move(loaded.tensors), std::move(loaded.metadata)};
+  check_state_of(packed, StateOf::model, path.string());
+  return unpack(packed, path.string());
 }
 
 }  // namespace ovq::models

@@ -6,6 +6,7 @@
 #include <memory>
 #include <string>
 
+#include "ovq/base/fields.h"
 #include "ovq/base/files/safetensors.h"
 #include "ovq/models/language_model.h"
 
@@ -35,6 +36,13 @@ struct PackedState {
   files::Metadata metadata;
 };
 PackedState pack(const ModelState& state);
+// Files say whose state they hold; std::runtime_error if it is the other's.
+enum class StateOf { model, mixer };
+constexpr auto enum_names(StateOf) {
+  return std::to_array<EnumName<StateOf>>({{StateOf::model, "model"}, {StateOf::mixer, "mixer"}});
+}
+void set_state_of(PackedState& packed, StateOf of);
+void check_state_of(const PackedState& packed, StateOf expected, const std::string& source);
 ModelState unpack(const PackedState& packed, const std::string& source);
 
 // Names a model by what it computes: its configuration but for the number of centroids, which may change, and its

@@ -1,5 +1,6 @@
 #include "ovq/nn/projection.h"
 
+#include "ovq/base/error.h"
 #include "ovq/nn/replaced.h"
 #include "ovq/ops/products.h"
 #include "ovq/ops/torch_compat.h"
@@ -32,7 +33,12 @@ at::Tensor TokenEmbeddingImpl::forward(const at::Tensor& tokens) {
   if (const PartCall* call = call_of(*this)) return (*call)(tokens, {}, {});
   const at::Tensor& w = current(weight);
   check_device("model", "tokens", tokens, w);
-  return at::embedding(w, tokens);
+  try {
+    return at::embedding(w, tokens);
+  } catch (const c10::IndexError&) {
+    const at::Tensor outside = tokens.masked_select((tokens < 0).logical_or(tokens >= w.size(0)));
+    fail("model", "tokens has ", outside.select(0, 0).item<int64_t>(), "; the vocabulary has ", w.size(0));
+  }
 }
 
 }  // namespace ovq::nn

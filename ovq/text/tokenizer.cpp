@@ -86,6 +86,10 @@ void save_tokenizer(const Tokenizer& tokenizer, const std::string& directory) {
   files::remove_durably(folder / (bytes ? kModelFile : kBytesFile));  // of a model that was there before
 }
 
+void remove_tokenizer(const std::string& directory) {
+  for (const char* file : {kModelFile, kBytesFile}) files::remove_durably(std::filesystem::path(directory) / file);
+}
+
 std::unique_ptr<Tokenizer> load_tokenizer(const std::string& directory) {
   const std::filesystem::path folder = directory;
   if (std::filesystem::exists(folder / kModelFile)) return make_tokenizer((folder / kModelFile).string());

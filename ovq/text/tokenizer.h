@@ -55,6 +55,7 @@ std::unique_ptr<Tokenizer> make_tokenizer(const std::string& name);
 // A tokenizer in a directory, beside a model's weights: tokenizer.model holds a SentencePiece model, tokenizer.bytes
 // says that tokens are bytes. nullptr if there is neither.
 void save_tokenizer(const Tokenizer& tokenizer, const std::string& directory);
+void remove_tokenizer(const std::string& directory);  // of a model that was there before
 std::unique_ptr<Tokenizer> load_tokenizer(const std::string& directory);
 
 }  // namespace ovq::text

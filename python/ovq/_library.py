@@ -1,10 +1,13 @@
 """Loads the compiled library and calls it with Python's kinds of errors."""
 
+import re
 import warnings
 from pathlib import Path
 from typing import Any, Callable, List, Optional
 
 import torch
+
+_WRONG_TYPE = re.compile(r"Expected a value of type '(.*)' for argument '(.*)' but instead found type '(.*)'\.")
 
 LIBRARY = Path(__file__).absolute().parent / "libovq_models.so"  # brings those of the layers and the ops
 
@@ -47,7 +50,12 @@ def invoke(op: str, function: Callable[..., Any], *arguments: Any) -> Any:
     try:
         return function(*arguments)
     except RuntimeError as error:
-        message = str(error)
-        if "Expected a value of type" not in message:
+        found = _WRONG_TYPE.search(str(error))
+        if found is None:
             raise
-        raise TypeError(f"[{op}] " + message.split("() ", 1)[-1].split("\n", 1)[0]) from None
+        expected, argument, given = found.groups()
+        if given == "int" and expected in ("int", "Optional[int]"):
+            raise ValueError(f"[{op}] {argument} is an integer of more than 64 bits; must be within them") from None
+        if given == "str" and expected in ("str", "Optional[str]"):
+            raise ValueError(f"[{op}] {argument} has a lone surrogate; must be valid Unicode") from None
+        raise TypeError(f"[{op}] {found.group()}") from None

@@ -36,9 +36,10 @@ def ovq_attention(
 
     Args:
         q: [B, T, Hq, dk]; k: [B, T, Hkv, dk]; v: [B, T, Hkv, dv]. Hq is a multiple of Hkv. One floating dtype.
-        beta: factor of the logits, a number or a tensor [Hq]; finite.
+        beta: factor of the logits, a number or a tensor [Hq], within -1e30 and 1e30. beta q . k must be finite in float32
+            (below 3e38), and so must sums of v; what overflows gives NaN.
         {options}
-        weights: [B, T, Hkv], positive and finite: how much each token weighs as a data point (1: as without weights).
+        weights: [B, T, Hkv], positive, at most 1e30: how much each token weighs as a data point (1: as without weights).
             Counts are then sums of weights and centroids weighted means; differentiable. Not with a constant rate. A
             state made with weights goes on with weights.
         cu_seqlens: [sequences + 1] integers from 0 to T: sequences packed along time, with B = 1.
@@ -126,7 +127,7 @@ def attention(
 
     Args:
         q: [B, Tq, Hq, dk]; k: [B, Tk, Hkv, dk]; v: [B, Tk, Hkv, dv]. Hq is a multiple of Hkv.
-        beta: factor of the logits, a number or a tensor [Hq].
+        beta: factor of the logits, a number or a tensor [Hq]; the range is that of `ovq_attention`.
         window: a query sees this many keys, its own included; None: all before it.
         query_offset: position of the first query among the keys.
         cu_seqlens: [sequences + 1] integers from 0 to T: sequences packed along time, with B = 1.
@@ -135,10 +136,10 @@ def attention(
     Returns:
         o [B, Tq, Hq, dv] in q's dtype.
     """
-    if window is not None and window < 1:
+    if isinstance(window, int) and window < 1:
         raise ValueError(f"[attention] window is {window}; must be at least 1, or None")
     inputs = (q, k, v, _beta_tensor("attention", beta))
-    return call("attention", *inputs, window or 0, query_offset, cu_seqlens, backend)
+    return call("attention", *inputs, 0 if window is None else window, query_offset, cu_seqlens, backend)
 
 
 def _beta_tensor(op: str, beta: Beta) -> Tensor:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from ._library import call, invoke
+from .arguments import json_of, numbers_of, text_of, texts_of
 from .cpp_module import CompiledModule, States
 from .layer_states import ModelState, Path, handles_of
 from .options import check_names, fields_of, with_options
@@ -111,7 +112,8 @@ class LanguageModel(CompiledModule):
         """What follows a prompt, one token at a time; memory is that of the state.
 
         Args:
-            prompt: token numbers, a sequence or a tensor [T], at least one; or text, if the model has a tokenizer.
+            prompt: token numbers, a sequence or a tensor, [T] or [1, T], at least one; or text, if the model has a
+                tokenizer. "" goes on from where a generation of text has left the state.
             {options}
             state: continue from it, in place; a new ModelState() represents an empty context. The last token returned
                 has not been read into it yet; of text everything has.
@@ -125,16 +127,17 @@ class LanguageModel(CompiledModule):
         options = {name: value for name, value in options.items() if value is not None}
         if state is None:
             state = ModelState()
+        (handle,) = handles_of("generate", state, None, ModelState)
+        choices, stops = json_of("generate", options), texts_of("generate", "stop", stop)
         if isinstance(prompt, str):
-            pieces = self._write(prompt, state, [stop] if isinstance(stop, str) else list(stop), options)
+            pieces = self._write(text_of("generate", "prompt", prompt), handle, stops, choices)
             return pieces if stream else "".join(pieces)
         if stop:
             raise TypeError("[generate] stop is for prompts that are text")
-        numbers = prompt.tolist() if isinstance(prompt, Tensor) else list(prompt)
-        (handle,) = handles_of("generate", state, None, ModelState)
+        numbers = numbers_of("generate", "prompt", prompt)
         if not stream:
-            return self._call("generate", numbers, handle, json.dumps(options), op="generate")
-        return self._tokens(self._call("generation", numbers, handle, json.dumps(options), op="generate"))
+            return self._call("generate", numbers, handle, choices, op="generate")
+        return self._tokens(self._call("generation", numbers, handle, choices, op="generate"))
 
     def bfloat16_weights(self) -> "LanguageModel":
         """Rounds the matrices of projections and embeddings to bfloat16 and stores them so, in place: half the memory, and
@@ -151,17 +154,17 @@ class LanguageModel(CompiledModule):
 
     def encode(self, text: str) -> List[int]:
         """The tokens of a text, after the one that begins a document; ValueError without a tokenizer."""
-        return self._handle.encode(text, 0)
+        return self._handle.encode(text_of("encode", "text", text), 0)
 
-    def decode(self, tokens: Sequence[int]) -> str:
+    def decode(self, tokens: Union[Sequence[int], Tensor]) -> str:
         """The text of tokens; bytes that are no characters come as U+FFFD."""
-        return self._handle.decode(list(tokens))
+        return self._handle.decode(numbers_of("decode", "tokens", tokens))
 
     def set_tokenizer(self, name: Path) -> None:
         """"bytes", or the path of a SentencePiece model; `save` stores it beside the weights, `load` finds it there."""
         path = os.fspath(name)
         try:
-            self._handle.set_tokenizer(path)
+            invoke("set_tokenizer", self._handle.set_tokenizer, path)
         except RuntimeError as error:
             raise ValueError(str(error)) from None
         self._tokenizer = b"" if path == "bytes" else tokenizer_content(path)
@@ -183,12 +186,13 @@ class LanguageModel(CompiledModule):
         while (token := self._call("next_token", generation, op="generate")) >= 0:
             yield token
 
-    def _write(self, prompt: str, state: ModelState, stops: List[str], options: Dict[str, Any]) -> Iterator[str]:
+    def _write(self, prompt: str, state: Any, stops: List[str], options: str) -> Iterator[str]:
+        stream, numbers = self._handle.text_stream(stops), self._handle.encode(prompt, state.position())
+        return self._pieces(self._call("generation", numbers, state, options, op="generate"), stream)
+
+    def _pieces(self, generation: Any, stream: Any) -> Iterator[str]:
         """Text as it comes. At its end the state has read all of it."""
-        (handle,) = handles_of("generate", state, None, ModelState)
-        stream, end = self._handle.text_stream(stops), self._handle.end_token()
-        numbers = self._handle.encode(prompt, state.position)
-        generation = self._call("generation", numbers, handle, json.dumps(options), op="generate")
+        end = self._handle.end_token()
         try:
             for token in self._tokens(generation):
                 if token == end:
@@ -207,7 +211,7 @@ class LanguageModel(CompiledModule):
         return ", ".join(f"{name}={config[name]!r}" for name in ("pattern", "num_hidden_layers", "hidden_size"))
 
     def _make_handle(self, config: Dict[str, Any]) -> Any:
-        return invoke(self._op, torch.classes.ovq.LanguageModel, json.dumps(config))
+        return invoke(self._op, torch.classes.ovq.LanguageModel, json_of("config", config))
 
 
 def tokenizer_content(path: str) -> bytes:

@@ -21,6 +21,7 @@ class LayerStates(Memory):
     """
 
     __slots__ = ()
+    _of: str  # whose it is
 
     def __init__(self, dtype: torch.dtype = torch.float32) -> None:
         self._handle = torch.classes.ovq.LayerStates(dtype_name(type(self).__name__, "dtype", dtype))
@@ -43,14 +44,14 @@ class LayerStates(Memory):
     def save(self, path: Path) -> None:
         """Writes a checksummed safetensors file. The dictionaries of OVQ-attention must be float32 on the CPU."""
         try:
-            self._handle.save(os.fspath(path))
+            self._handle.save(os.fspath(path), self._of)
         except RuntimeError as error:
             raise OSError(str(error)) from None
 
     @classmethod
     def load(cls: Type[Self], path: Path) -> Self:
         """Reads what `save` wrote; ValueError if it is something else or damaged."""
-        return cls._from("load_states", existing(path))
+        return cls._from("load_states", existing(path), cls._of)
 
     def __reduce__(self) -> Tuple[Any, ...]:
         try:
@@ -69,6 +70,7 @@ class MixerState(LayerStates):
     """The memory of one mixer for a batch of sequences, or for one packed sequence."""
 
     __slots__ = ()
+    _of = "mixer"
 
     @property
     def tensors(self) -> Dict[str, Tensor]:
@@ -107,6 +109,7 @@ class ModelState(LayerStates):
     """The memory of all layers of a language model."""
 
     __slots__ = ()
+    _of = "model"
 
     @property
     def layers(self) -> List[Dict[str, Tensor]]:

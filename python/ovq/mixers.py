@@ -1,12 +1,13 @@
 """Sequence mixers as layers: x [B, T, dim] -> y [B, T, dim], causal. The maths is C++ (ovq/nn)."""
 
-import json
+from inspect import signature
 from typing import Any, Dict, Iterable, Optional, Tuple, Union
 
 import torch
 from torch import Tensor
 
 from ._library import invoke
+from .arguments import json_of
 from .cpp_module import CompiledModule, States
 from .layer_states import MixerState
 from .options import constructor, documented, fields_of
@@ -33,7 +34,7 @@ class Mixer(CompiledModule):
         if type is not None:
             fields = fields_of(torch.ops.ovq.mixer_options(type))
             cls.__init__ = constructor(type, fields, positional, Mixer.__init__)
-            cls.__doc__ = documented(cls.__doc__, fields, 8)
+            cls.__doc__ = documented(cls.__doc__, fields, 8, signature(cls.__init__))
 
     def __init__(
         self, type: str, dim: int, *, device: Any = None, dtype: Optional[torch.dtype] = None, **options: Any
@@ -82,7 +83,7 @@ class Mixer(CompiledModule):
         return f"dim={self.dim}, {options}" + (f", {own}" if own else "")
 
     def _make_handle(self, config: Dict[str, Any]) -> Any:
-        return invoke(self._op, torch.classes.ovq.Mixer, json.dumps(config), self.dim)
+        return invoke(self._op, torch.classes.ovq.Mixer, json_of("config", config), self.dim)
 
 
 class Attention(Mixer, type="attention", positional=HEADS):

@@ -19,8 +19,8 @@ class Field(NamedTuple):
     optional: bool
     text: str
 
-    def document(self) -> str:
-        default = "" if self.default is None else f" ({self.default!r})"
+    def document(self, required: bool = False) -> str:
+        default = "" if self.default is None or required else f" ({self.default!r})"
         return f"{self.name}{default}: {self.text}."
 
     def parameter(self, kind: Any = Parameter.KEYWORD_ONLY, required: bool = False) -> Parameter:
@@ -49,14 +49,15 @@ def _field(
     return Field(name, _TYPES[type], None if optional else default, optional, text)
 
 
-def documented(doc: Optional[str], fields: Iterable[Field], indent: int) -> Optional[str]:
-    """A docstring with a line per option in place of the line "{options}"."""
+def documented(doc: Optional[str], fields: Iterable[Field], indent: int, own: Signature) -> Optional[str]:
+    """A docstring with a line per option of the signature in place of the line "{options}"."""
     if doc is None:  # python -OO
         return None
     lines: List[str] = []
     for field in fields:
+        required = own.parameters[field.name].default is Parameter.empty
         first, rest = " " * indent, " " * (indent + 4)
-        lines += textwrap.wrap(field.document(), 120, initial_indent=first, subsequent_indent=rest)
+        lines += textwrap.wrap(field.document(required), 120, initial_indent=first, subsequent_indent=rest)
     return doc.replace(" " * indent + "{options}", "\n".join(lines))
 
 
@@ -68,9 +69,9 @@ def with_options(fields: List[Field], indent: int = 8) -> Callable[[F], F]:
         own = signature(function)
         parameters = [p for p in own.parameters.values() if p.kind is not Parameter.VAR_KEYWORD]
         first = next(i for i, p in enumerate(parameters) if p.kind is Parameter.KEYWORD_ONLY)
-        keywords = [field.parameter().replace(default=None) for field in fields]
+        keywords = [field.parameter() for field in fields]
         function.__signature__ = own.replace(parameters=parameters[:first] + keywords + parameters[first:])
-        function.__doc__ = documented(function.__doc__, fields, indent)
+        function.__doc__ = documented(function.__doc__, fields, indent, function.__signature__)
         function._option_names = names
         return function
 

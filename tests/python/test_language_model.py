@@ -160,7 +160,7 @@ def test_errors(tmp_path):
         make(pattern="sw,gdn")
     with pytest.raises(ValueError, match="tokens has 1 dimensions; must have 2"):
         model.hidden(torch.zeros(3, dtype=torch.long))
-    with pytest.raises(IndexError):
+    with pytest.raises(ValueError, match="tokens has 50; the vocabulary has 50"):
         model(torch.full((1, 3), 50))
     with pytest.raises(ValueError, match="prompt is empty"):
         model.generate([])
@@ -172,7 +172,7 @@ def test_errors(tmp_path):
         model(make_tokens(), state=make(num_hidden_layers=3)(make_tokens(), return_state=True)[1])
     with pytest.raises(ValueError, match="that of another mixer"):
         model(make_tokens(), state=make("tiny/gdn")(make_tokens(), return_state=True)[1])
-    with pytest.raises(TypeError, match=r"\[generate\] Expected a value of type 'List\[int\]'"):
+    with pytest.raises(TypeError, match=r"\[generate\] prompt has 'word'; must be integers"):
         model.generate(["word"])
     with pytest.raises(TypeError, match="must be a ModelState"):
         model.generate([1], state=3)
@@ -271,3 +271,45 @@ def test_errors_of_text(tmp_path):
         model.generate([1], top_p=2)
     with pytest.raises(ValueError, match="prompt is empty"):
         text_model().generate("")
+
+
+def test_save_leaves_no_tokenizer_of_another_model(tmp_path):
+    for name in ("tokenizer.model", "tokenizer.bytes"):
+        (tmp_path / name).write_text("of another model")
+        make().save(tmp_path)
+        assert sorted(path.name for path in tmp_path.iterdir()) == ["config.json", "model.safetensors"]
+        with pytest.raises(ValueError, match="no tokenizer"):
+            ovq.LanguageModel.load(tmp_path).encode("whale")
+
+
+def test_load_refuses_the_tokenizer_of_another_vocabulary(tmp_path):
+    make().save(tmp_path)
+    (tmp_path / "tokenizer.bytes").write_text("tokens are bytes\n")
+    with pytest.raises(ValueError, match=r"\[model\] the tokenizer in .* has 256 tokens; the model has 50"):
+        ovq.LanguageModel.load(tmp_path)
+
+
+def test_an_empty_prompt_goes_on(tmp_path):
+    model, options = text_model(), dict(temperature=1.0, seed=4, repetition_penalty=1.3)
+    whole, state = ovq.ModelState(), ovq.ModelState()
+    model.generate("The whale", tokens=20, state=whole, **options)
+    model.generate("The whale", tokens=8, state=state, **options)
+    state.save(tmp_path / "state")
+
+    def next_logits(state):
+        return model.step(torch.tensor([[97]]), state.clone())
+
+    for other in (state.clone(), copy.deepcopy(state), pickle.loads(pickle.dumps(state)), state):
+        model.generate("", tokens=12, state=other, **options)
+        assert other.position == whole.position == 29
+        assert torch.equal(next_logits(other), next_logits(whole))
+    loaded = ovq.ModelState.load(tmp_path / "state")
+    assert len(list(model.generate("", tokens=5, state=loaded, stream=True, **options))) > 0
+    model.generate("", tokens=7, state=loaded, **options)
+    assert torch.equal(next_logits(loaded), next_logits(whole))
+    # What was read since then has something else after it.
+    model.step(torch.tensor([[97]]), loaded)
+    for state in (loaded, ovq.ModelState()):
+        with pytest.raises(ValueError, match=r"\[generate\] prompt is empty; must have at least one token"):
+            model.generate("", state=state)
+    assert model.generate(" swam", tokens=3, state=loaded)

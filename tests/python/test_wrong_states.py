@@ -129,3 +129,39 @@ def test_of_another_model():
             assert state.position == 30 and all(torch.equal(x, first[name]) for name, x in state.layers[0].items())
         with pytest.raises(ValueError, match="batch 2"):
             model.step(tokens[:1], model(tokens, return_state=True)[1])
+
+
+def test_files_of_the_other_kind(tmp_path):
+    mixer, model = ovq.GatedDeltaNet(8, 2), ovq.LanguageModel.preset("tiny/gdn", vocab_size=9, num_hidden_layers=1)
+    _, state = mixer(torch.randn(1, 5, 8), return_state=True)
+    _, model_state = model(torch.arange(5)[None], return_state=True)
+    state.save(tmp_path / "mixer")
+    model_state.save(tmp_path / "model")
+    with pytest.raises(ValueError, match="mixer holds the state of a mixer; must be that of a model"):
+        ovq.ModelState.load(tmp_path / "mixer")
+    with pytest.raises(ValueError, match="model holds the state of a model; must be that of a mixer"):
+        ovq.MixerState.load(tmp_path / "model")
+    assert ovq.MixerState.load(tmp_path / "mixer").position == ovq.ModelState.load(tmp_path / "model").position == 5
+    _, dictionary = ovq.ovq_attention(*[torch.randn(1, 5, 1, 8)] * 3, 1.0, return_state=True)
+    dictionary.save(tmp_path / "dictionary")
+    for kind in (ovq.ModelState, ovq.MixerState):
+        with pytest.raises(ValueError, match="dictionary"):
+            kind.load(tmp_path / "dictionary")
+    for name in ("mixer", "model"):
+        with pytest.raises(ValueError, match=name):
+            ovq.State.load(tmp_path / name)
+
+
+def test_files_of_models_from_before_they_said_so(tmp_path):
+    model = ovq.LanguageModel.preset("tiny/gdn", vocab_size=9, num_hidden_layers=2)
+    path = tmp_path / "state"
+    model(torch.arange(5)[None], return_state=True)[1].save(path)
+    data = path.read_bytes()
+    size = int.from_bytes(data[:8], "little")
+    header = json.loads(data[8 : 8 + size])
+    header["__metadata__"] = {k: v for k, v in header["__metadata__"].items() if k[:6] == "layers" or k[-7:] == "_layers"}
+    text = json.dumps(header).encode()
+    path.write_bytes(len(text).to_bytes(8, "little") + text + data[8 + size :])
+    assert ovq.ModelState.load(path).position == 5
+    with pytest.raises(ValueError, match="holds the state of a model; must be that of a mixer"):
+        ovq.MixerState.load(path)
