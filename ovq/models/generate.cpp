@@ -9,8 +9,7 @@ Generation::Generation(LanguageModel& model, ModelState& state, const std::vecto
     : session_(model, state), sampler_(options.sampling), options_(options) {
   check_fields("generate", options);
   const bool goes_on = place.logits.defined() && place.logits.numel() == model.config().vocab_size;
-  check(!prompt.empty() || goes_on, "generate",
-        "prompt is empty; must have at least one token, unless the state is one that a generation of text has left");
+  check(!prompt.empty() || goes_on, "generate", "prompt is empty; must have at least one token");
   if (prompt.empty()) session_.set_place(place);
   for (const int64_t token : prompt) {
     check(token >= 0 && token < model.config().vocab_size, "generate", "prompt has token ", token,
