@@ -202,7 +202,7 @@ void ActiveRun::finish() {
     result.machine = mark.at("machine");
   }
   std::filesystem::create_directories(planned_.result.parent_path());
-  files::write_file_durably(planned_.result, to_json(result).dump(1) + "\n");
+  files::write_file_durably(planned_.result, to_file_text(result));
   if (workshop_.keep_runs || !made_here()) return;
   files::remove_durably(planned_.directory);
   std::filesystem::remove(log());

@@ -18,7 +18,8 @@ namespace fs = std::filesystem;
 namespace {
 
 constexpr const char* kTokenizer = "tokenizer.model";
-constexpr const char* kSource = "corpus.json";  // what it was made of
+constexpr const char* kSource = "corpus.json";    // what it was made of
+constexpr const char* kSources = "sources.json";  // where that is from, if whoever brought it says so
 
 // A part of the data: its folder, and the option of the task that names its tokens.
 struct Part {
@@ -27,6 +28,14 @@ struct Part {
   fs::path tokens(const fs::path& directory) const { return directory / (std::string(folder) + ".tokens"); }
 };
 constexpr std::array<Part, 2> kParts = {{{"train", "train"}, {"valid", "test"}}};
+
+json sources_in(const fs::path& directory) {
+  std::ifstream in(directory / kSources);
+  if (!in) return {};
+  const json sources = json::parse(in, nullptr, /*allow_exceptions=*/false);
+  check_data(!sources.is_discarded(), "corpus", (directory / kSources).string(), " is not valid JSON");
+  return sources;
+}
 
 }  // namespace
 
@@ -67,6 +76,8 @@ void Corpus::make(const fs::path& data, const std::function<void(const std::stri
   check_source(data);
   const json source = {{"made_with", fields_to_json(tokenizer)}, {"data", fs::weakly_canonical(data)}};
   if (!fs::exists(directory / kSource)) files::write_file_durably(directory / kSource, source.dump(2) + "\n");
+  if (const json sources = sources_in(data); !sources.is_null())
+    files::write_file_durably(directory / kSources, sources.dump(2) + "\n");
   const fs::path model = directory / kTokenizer;
   if (!fs::exists(model)) {
     files::write_file_durably(model, text::train_tokenizer({(data / kParts[0].folder).string()}, tokenizer));
@@ -91,8 +102,11 @@ json Corpus::described() const {
                  {"tokenizer", text::make_tokenizer(directory / kTokenizer)->identity()}};
   for (const Part& part : kParts) {
     const text::TokenFile file(part.tokens(directory));
-    object[part.folder] = {{"tokens", file.tokens()}, {"documents", file.documents().size()}};
+    int64_t bytes = 0;
+    for (const text::TokenDocument& document : file.documents()) bytes += document.text_bytes;
+    object[part.folder] = {{"tokens", file.tokens()}, {"documents", file.documents().size()}, {"bytes", bytes}};
   }
+  if (const json sources = sources_in(directory); !sources.is_null()) object["sources"] = sources;
   return object;
 }
 

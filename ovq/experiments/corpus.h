@@ -1,6 +1,7 @@
 // The text of a set of experiments. The set says how it is cut into tokens ("corpus": {"vocab": 2048, "lines": 200000},
 // the options of `ovq tokenize train`) and how many multiple-choice questions are made from valid/ ("questions": 1000,
 // see tasks/endings.h); whoever makes the runs brings a folder with train/ and valid/, whose .txt files are documents.
+// A sources.json beside these folders, any JSON that says where the text is from, goes into every result.
 // Tokenizer, tokens and questions are made once, in runs/<set>/corpus of the working directory: the paths are among the
 // options of the runs, and so the same everywhere.
 #pragma once

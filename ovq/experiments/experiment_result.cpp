@@ -1,5 +1,8 @@
 #include "ovq/experiments/experiment_result.h"
 
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <fstream>
 
@@ -67,6 +70,16 @@ json to_json(const ExperimentResult& result) {
   if (!result.corpus.is_null()) object["corpus"] = result.corpus;
   if (!result.choices.is_null()) object["choices"] = result.choices;
   return object;
+}
+
+std::string to_file_text(const ExperimentResult& result) {
+  std::vector<std::string> fields, evaluations;
+  for (const auto& [name, value] : to_json(result).items()) {
+    if (name != "evaluations") fields.push_back(fmt::format(" {}: {}", json(name).dump(), value.dump()));
+  }
+  for (const json& evaluation : result.evaluations) evaluations.push_back("  " + evaluation.dump());
+  fields.push_back(fmt::format(" \"evaluations\": [\n{}\n ]", fmt::join(evaluations, ",\n")));
+  return fmt::format("{{\n{}\n}}\n", fmt::join(fields, ",\n"));
 }
 
 ExperimentResult read_result(const std::filesystem::path& file) {

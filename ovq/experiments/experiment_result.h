@@ -34,6 +34,8 @@ struct ExperimentResult {
 };
 
 json to_json(const ExperimentResult& result);
+// The same as the text of a file: a line for each field, and for each evaluation.
+std::string to_file_text(const ExperimentResult& result);
 // What is wrong with the file is a DataError that names it.
 ExperimentResult read_result(const std::filesystem::path& file);
 
