@@ -27,16 +27,10 @@ const std::vector<Pattern>& patterns() {
   return all;
 }
 
-// Value shift and convolution, which the linear layers have something like anyway, on every layer that attends to the
-// whole context; or the paper's bare attention.
+// Value shift and convolution, which the linear layers have something like anyway, on attention; or the paper's bare
+// attention.
 enum class Form { aided, plain };
 constexpr std::string_view kPlain = "-plain";
-
-bool has_two_forms(const Pattern& pattern) {
-  return std::any_of(pattern.mixers.begin(), pattern.mixers.end(), [](const std::string& mixer) {
-    return mixer == "full" || mixer == "nope" || mixer == "vq" || mixer.starts_with("ovq");
-  });
-}
 
 struct HeadSizes {
   int64_t count, dim;
@@ -50,7 +44,26 @@ struct Sizes {
   int64_t chunk, window, centroids, codewords, warmup;
   double beta;  // where it starts; 0: at sqrt(head dim)
   Initializer initializer = Initializer::normal;
+  bool aided_windows =
+      false;  // the aided form is that of sliding windows too, not only of attention to the whole context
 };
+
+bool has_two_forms(const Pattern& pattern, const Sizes& sizes) {
+  return std::any_of(pattern.mixers.begin(), pattern.mixers.end(), [&](const std::string& mixer) {
+    return mixer == "full" || mixer == "nope" || mixer == "vq" || mixer.starts_with("ovq") ||
+           (mixer == "sw" && sizes.aided_windows);
+  });
+}
+
+// The patterns in their usual form, then those that have another one.
+std::vector<std::string> names_of_forms(const Sizes& sizes) {
+  std::vector<std::string> names;
+  for (const Pattern& pattern : patterns()) names.emplace_back(pattern.name);
+  for (const Pattern& pattern : patterns()) {
+    if (has_two_forms(pattern, sizes)) names.push_back(pattern.name + std::string(kPlain));
+  }
+  return names;
+}
 
 // At the small scales the window is about one pair of the recall task: with one that holds several pairs recall was
 // learned far later (docs/training.md).
@@ -98,7 +111,8 @@ constexpr Sizes kSmallText = {.layers = 4,
                               .codewords = 256,
                               .warmup = 300,
                               .beta = 0,
-                              .initializer = Initializer::fan_in};
+                              .initializer = Initializer::fan_in,
+                              .aided_windows = true};
 
 // What the paper's models have in common; the rest differs from experiment to experiment.
 struct PaperSizes {
@@ -135,7 +149,11 @@ nn::HeadOptions head_options(const HeadSizes& heads, const Sizes& s) {
 }
 
 MixerOptions mixer_of(const std::string& name, const Sizes& s, Form form) {
-  if (name == "sw") return nn::AttentionOptions{.heads = head_options(s.heads, s), .window = s.window, .rope = true};
+  if (name == "sw") {
+    nn::AttentionOptions options{.heads = head_options(s.heads, s), .window = s.window, .rope = true};
+    options.heads.value_shift = options.heads.convolution = s.aided_windows && form == Form::aided;
+    return options;
+  }
   nn::HeadOptions whole = head_options(form == Form::plain ? s.plain : s.recall, s);
   whole.value_shift = whole.convolution = form == Form::aided;
   if (name == "full") return nn::AttentionOptions{.heads = whole, .rope = true};
@@ -248,20 +266,16 @@ std::vector<std::pair<std::string, ModelPreset>> paper_presets() {
 
 std::vector<std::pair<std::string, ModelPreset>> all_presets() {
   std::vector<std::pair<std::string, ModelPreset>> all;
-  for (const auto& [scale, sizes, rate] : {std::tuple{"tiny", kTiny, kTinyRate}, {"small", kSmall, kSmallRate}}) {
-    for (const std::string& name : pattern_names()) {
+  for (const auto& [scale, sizes, rate] : {std::tuple{"tiny/", kTiny, kTinyRate},
+                                           {"small/", kSmall, kSmallRate},
+                                           {"small/text-", kSmallText, kSmallRate}}) {
+    for (const std::string& name : names_of_forms(sizes)) {
       const bool plain = name.ends_with(kPlain);
       const Pattern& pattern = *find_pattern(plain ? name.substr(0, name.size() - kPlain.size()) : name);
       const ModelConfig config = make_config(pattern, sizes, plain ? Form::plain : Form::aided);
-      all.emplace_back(std::string(scale) + "/" + name,
+      all.emplace_back(scale + name,
                        ModelPreset{.config = config, .learning_rate = rate, .min_learning_rate = kLastRate});
     }
-  }
-  for (const Pattern& pattern : patterns()) {
-    all.emplace_back(std::string("small/text-") + pattern.name,
-                     ModelPreset{.config = make_config(pattern, kSmallText, Form::plain),
-                                 .learning_rate = kSmallRate,
-                                 .min_learning_rate = kLastRate});
   }
   for (auto& preset : paper_presets()) all.push_back(std::move(preset));
   return all;
@@ -269,14 +283,7 @@ std::vector<std::pair<std::string, ModelPreset>> all_presets() {
 
 }  // namespace
 
-std::vector<std::string> pattern_names() {
-  std::vector<std::string> names;
-  for (const Pattern& pattern : patterns()) names.emplace_back(pattern.name);
-  for (const Pattern& pattern : patterns()) {
-    if (has_two_forms(pattern)) names.push_back(pattern.name + std::string(kPlain));
-  }
-  return names;
-}
+std::vector<std::string> pattern_names() { return names_of_forms(kTiny); }
 
 std::vector<std::string> preset_names() {
   std::vector<std::string> names;
