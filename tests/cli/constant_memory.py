@@ -20,7 +20,7 @@ import ovq
 
 def make_model(pattern, directory):
     torch.manual_seed(0)
-    model = ovq.LanguageModel.preset(f"small/text-{pattern}", vocab_size=256)
+    model = ovq.LanguageModel.preset(f"small/text-{pattern}-plain", vocab_size=256)
     model.set_centroids(512)
     model.set_tokenizer("bytes")
     model.save(directory)
