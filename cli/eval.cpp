@@ -132,6 +132,8 @@ std::vector<const CLI::Option*> add_text_options(CLI::App& eval, EvalArguments& 
                         ->capture_default_str()
                         ->check(at_least(1)));
   positive("--windows", arguments.text.windows, "Windows of text to read; default: all");
+  options.push_back(eval.add_flag("--identifiers", arguments.text.identifiers,
+                                  "Also the loss of identifiers by how long ago they were last spelled"));
   add_fields(eval, arguments.storage);
   for (const char* name : {"--weights", "--state-dtype"}) options.push_back(eval.get_option(name));
   options.push_back(eval.add_option("--tokenizer", arguments.tokenizer,

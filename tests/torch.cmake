@@ -22,7 +22,8 @@ target_link_libraries(models_test PRIVATE ovq::text)
 ovq_add_torch_test(distributed_test ovq::distributed
   distributed/gradient_buckets_test.cpp distributed/place_test.cpp distributed/process_group_test.cpp)
 ovq_add_torch_test(train_test ovq::train
-  train/adamw_test.cpp train/choice_scores_test.cpp train/comparison_test.cpp train/gradient_sums_test.cpp train/initial_weights_test.cpp
+  train/adamw_test.cpp train/choice_scores_test.cpp train/comparison_test.cpp train/gradient_sums_test.cpp
+  train/identifier_loss_test.cpp train/initial_weights_test.cpp
   train/keep_test.cpp train/phases_test.cpp train/profile_test.cpp train/replicas_test.cpp train/run_test.cpp train/sweep_test.cpp
   train/text_loss_test.cpp train/train_test.cpp)
 ovq_add_torch_test(context_parallel_test ovq::experiments distributed/context_parallel_test.cpp)  # starts itself twice

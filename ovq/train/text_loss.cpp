@@ -77,12 +77,14 @@ class TextReader {
   TextReader(const models::TextModel& model, const TextLossOptions& options, const std::function<bool()>& stop)
       : model_(*model.model), bytes_(bytes_by_token(*model.tokenizer)), options_(options), stop_(stop) {
     result.bin = options.bin;
+    if (options.identifiers) identifiers_.emplace(*model.tokenizer);
   }
 
   // Windows of one length side by side in a batch.
   void read(std::span<const TextWindow> batch) {
     const int64_t length = batch.front().length, rows = static_cast<int64_t>(batch.size());
     models::ModelState state(options_.state_dtype);
+    losses_.assign(batch.size(), {});
     for (int64_t at = 0; at < length; at += options_.piece) {
       if (stop_ && stop_()) throw std::runtime_error("evaluation was interrupted");
       const int64_t count = std::min(options_.piece, length - at);
@@ -98,6 +100,7 @@ class TextReader {
           at::cross_entropy_loss(model_.logits(hidden).flatten(0, 1), wanted.flatten(), {}, at::Reduction::None);
       count_losses(batch, at, count, losses.data_ptr<float>(), wanted);
     }
+    if (identifiers_) count_identifiers(batch);
     result.windows += rows;
     result.tokens += rows * length;
     result.state_bytes = state.nbytes() / rows;
@@ -110,7 +113,9 @@ class TextReader {
                     const Tensor& wanted) {
     const Tensor targets = wanted.contiguous();
     const int64_t* target = targets.data_ptr<int64_t>();
-    for (const TextWindow& window : batch) {
+    for (size_t row = 0; row < batch.size(); ++row) {
+      const TextWindow& window = batch[row];
+      if (identifiers_) losses_[row].insert(losses_[row].end(), losses, losses + count);
       for (int64_t i = at; i < at + count; ++i, ++losses, ++target) {
         if (i < window.first) continue;
         const double bytes = bytes_[static_cast<size_t>(*target)] * window.byte_scale;
@@ -123,10 +128,22 @@ class TextReader {
     }
   }
 
+  void count_identifiers(std::span<const TextWindow> batch) {
+    for (size_t row = 0; row < batch.size(); ++row) {
+      const TextWindow& window = batch[row];
+      std::vector<int32_t> tokens(losses_[row].size() + 1);
+      window.corpus->read(*window.document, window.offset, tokens);
+      identifiers_->add(tokens, losses_[row], window.first);
+    }
+    result.identifiers = identifiers_->result();
+  }
+
   models::LanguageModel& model_;
   const std::vector<double> bytes_;
   const TextLossOptions& options_;
   const std::function<bool()>& stop_;
+  std::optional<IdentifierCounter> identifiers_;
+  std::vector<std::vector<float>> losses_;  // of the windows being read, for identifiers
 };
 
 }  // namespace
@@ -189,7 +206,8 @@ std::string to_table(const TextLoss& loss) {
   return fmt::format("{} windows of {} documents, {:.0f} tokens/s, weights {}, state {}\n\n{}", loss.windows,
                      loss.documents, static_cast<double>(loss.tokens) / loss.seconds,
                      bytes_text(static_cast<double>(loss.weight_bytes)),
-                     bytes_text(static_cast<double>(loss.state_bytes)), table.text());
+                     bytes_text(static_cast<double>(loss.state_bytes)), table.text()) +
+         (loss.identifiers ? "\n" + to_table(*loss.identifiers) : "");
 }
 
 nlohmann::json to_json(const TextLoss& loss) {
@@ -209,6 +227,7 @@ nlohmann::json to_json(const TextLoss& loss) {
     one["first"] = index * loss.bin;
     object["bins"].push_back(one);
   }
+  if (loss.identifiers) object["identifiers"] = to_json(*loss.identifiers);
   return object;
 }
 

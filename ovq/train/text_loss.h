@@ -13,10 +13,12 @@
 #include <functional>
 #include <map>
 #include <nlohmann/json_fwd.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "ovq/models/text_session.h"
+#include "ovq/train/identifier_loss.h"
 
 namespace ovq::train {
 
@@ -27,6 +29,7 @@ struct TextLossOptions {
   int64_t batch = 4;
   int64_t piece = 256;
   int64_t windows = 0;  // 0: all
+  bool identifiers = false;
   models::StateDtype state_dtype = models::StateDtype::float32;
 };
 
@@ -38,6 +41,7 @@ void list_fields(Fields& field, TextLossOptions& o) {
   field("batch", o.batch, "windows read at a time", at_least(1));
   field("piece", o.piece, "tokens of a window read at a time", at_least(1));
   field("windows", o.windows, "windows to read, spread over all of them", or_zero(at_least(1), "all"));
+  field("identifiers", o.identifiers, "also the loss of identifiers by how long ago they were last spelled");
   field("state_dtype", o.state_dtype, "how caches of keys and values, and centroids, are kept in memory");
 }
 
@@ -54,7 +58,8 @@ struct TextLoss {
   TextLossBin total;
   std::map<int64_t, TextLossBin> bins;  // by position in the window / bin
   int64_t bin = 0;
-  int64_t state_bytes = 0;  // of one window, at the end of the last
+  std::optional<IdentifierLoss> identifiers;  // if they are asked for
+  int64_t state_bytes = 0;                    // of one window, at the end of the last
   int64_t weight_bytes = 0;
   double seconds = 0;
   int64_t tokens = 0;  // read

@@ -108,6 +108,27 @@ TEST_F(TextLosses, FilesOfTokensAreTheSameText) {
   EXPECT_EQ(text_loss(model_, data(), {.length = 128, .windows = 3}).windows, 3);
 }
 
+// "word" stands every 9 or 8 bytes.
+TEST_F(TextLosses, IdentifiersOfWindows) {
+  EXPECT_FALSE(text_loss(model_, data(), {.length = 128}).identifiers);
+  const TextLossOptions options{.length = 128, .batch = 3, .piece = 50, .identifiers = true};
+  const TextLoss loss = text_loss(model_, {(books() / "a.txt").string()}, options);
+  ASSERT_TRUE(loss.identifiers);
+  const std::string text = prose(700, 1);
+  IdentifierCounter counter(*model_.tokenizer);
+  for (size_t start = 0; start < 699; start += 128) {
+    const std::string window = text.substr(start, 129);
+    const std::vector<double> losses = plain(window);
+    counter.add(model_.tokenizer->encode(window), std::vector<float>(losses.begin(), losses.end()), 0);
+  }
+  for (size_t i = 0; i < 2; ++i) {
+    EXPECT_GT(loss.identifiers->bins[i].occurrences, 4);
+    EXPECT_EQ(loss.identifiers->bins[i].occurrences, counter.result().bins[i].occurrences);
+    EXPECT_NEAR(loss.identifiers->bins[i].loss(), counter.result().bins[i].loss(), 1e-3);
+  }
+  EXPECT_NE(to_table(loss).find("last spelled"), std::string::npos);
+}
+
 TEST_F(TextLosses, BadInput) {
   const auto error = [&](const TextLossOptions& options) -> std::string {
     try {
