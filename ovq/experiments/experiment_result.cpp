@@ -73,8 +73,9 @@ json to_json(const ExperimentResult& result) {
 }
 
 std::string to_file_text(const ExperimentResult& result) {
+  const json object = to_json(result);
   std::vector<std::string> fields, evaluations;
-  for (const auto& [name, value] : to_json(result).items()) {
+  for (const auto& [name, value] : object.items()) {
     if (name != "evaluations") fields.push_back(fmt::format(" {}: {}", json(name).dump(), value.dump()));
   }
   for (const json& evaluation : result.evaluations) evaluations.push_back("  " + evaluation.dump());

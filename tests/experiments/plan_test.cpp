@@ -106,6 +106,19 @@ TEST_F(Plan, TheBestMeanOverSeedsIsTheRate) {
   EXPECT_EQ(choose_rate({low, high}).learning_rate, 2e-3);
 }
 
+TEST_F(Plan, AResultIsAFileWithALineForEachEvaluation) {
+  const PlannedRun run = plan(short_set()).front();
+  ExperimentResult result = result_of(run.experiment, 3, 0.5);
+  result.evaluations.push_back(result.evaluations.front());
+  result.evaluations[1]["length"] = 32;
+  const std::string text = to_file_text(result);
+  EXPECT_EQ(json::parse(text), to_json(result));
+  int64_t lines = 0;
+  std::istringstream in(text);
+  for (std::string line; std::getline(in, line);) lines += line.starts_with("  {") ? 1 : 0;
+  EXPECT_EQ(lines, 2);
+}
+
 TEST_F(Plan, ARunIsPlannedAgainFromItsResultAlone) {
   const PlannedRun run = plan(short_set()).front();
   store(run, result_of(run.experiment, 3, 0.5));
