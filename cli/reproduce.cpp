@@ -194,7 +194,7 @@ void run_again(const ReproduceArguments& arguments, const bench::Machine& machin
                                 before.machine.value(name, json()).dump(), here.machine.value(name, json()).dump()));
   }
   make_corpora({planned}, arguments.data);
-  if (planned.experiment.corpus && planned.experiment.corpus->described() != before.corpus)
+  if (planned.experiment.corpus && !experiments::same_text(planned.experiment.corpus->described(), before.corpus))
     print_warning("the text is not the one of the result");
   experiments::Reproduction reproduction({planned}, here);
   run_all(reproduction, 1);

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 #include <fstream>
 
@@ -108,6 +109,16 @@ json Corpus::described() const {
   }
   if (const json sources = sources_in(directory); !sources.is_null()) object["sources"] = sources;
   return object;
+}
+
+bool same_text(const json& described, const json& other) {
+  const auto sizes = [](const json& all, const Part& part) {
+    const json of_part = all.value(part.folder, json::object());
+    return std::pair(of_part.value("tokens", int64_t{0}), of_part.value("documents", int64_t{0}));
+  };
+  return described.value("tokenizer", "") == other.value("tokenizer", "") &&
+         std::all_of(kParts.begin(), kParts.end(),
+                     [&](const Part& part) { return sizes(described, part) == sizes(other, part); });
 }
 
 Corpus corpus_from_json(const json& object, const FieldPlace& place, const std::string& set) {

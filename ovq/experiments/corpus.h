@@ -30,9 +30,12 @@ struct Corpus {
   // Makes what is not there from data/train and data/valid; `say` hears of every file. std::invalid_argument if the
   // folder has no train/ or valid/.
   void make(const std::filesystem::path& data, const std::function<void(const std::string&)>& say) const;
-  // How it was made and what it holds, for results: whether two of them are of the same text.
+  // How it was made and what it holds, for results.
   nlohmann::json described() const;
 };
+
+// Whether two of these are of the same text; older ones say less of it.
+bool same_text(const nlohmann::json& described, const nlohmann::json& other);
 
 Corpus corpus_from_json(const nlohmann::json& object, const FieldPlace& place, const std::string& set);
 // From what `described` said of it; without questions.

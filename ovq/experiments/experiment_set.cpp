@@ -82,6 +82,7 @@ RateSearch search_from_json(const json& object, const FieldPlace& place) {
     if (!options->is_object()) reader.fail("options", *options, "an object");
     search.options = *options;
   }
+  reader("extend", search.extend, "", at_least(0));
   reader.finish();
   if (search.learning_rates.empty()) reader.fail("learning_rates", json(), "a list of positive numbers");
   if (search.seeds.empty()) reader.fail("seeds", json(), "a list of integers of at least 0");

@@ -29,7 +29,11 @@ bool chosen(const Experiment& experiment, const Selection& selection) {
 
 PlannedRun planned_run(const Experiment& experiment, uint64_t seed, std::optional<double> tuned_rate,
                        const Places& places) {
-  PlannedRun run{.experiment = experiment, .seed = seed, .tuning = tuned_rate.has_value(), .learning_rate = tuned_rate};
+  PlannedRun run{.experiment = experiment,
+                 .seed = seed,
+                 .tuning = tuned_rate.has_value(),
+                 .learning_rate = tuned_rate,
+                 .places = places};
   run.label = run.tuning ? fmt::format("{}/search/{}-rate-{}-{}", experiment.group, experiment.name, *tuned_rate, seed)
                          : fmt::format("{}-{}", experiment.id(), seed);
   run.directory = places.runs / run.label;
@@ -37,17 +41,37 @@ PlannedRun planned_run(const Experiment& experiment, uint64_t seed, std::optiona
   return run;
 }
 
-void add_group(std::vector<PlannedRun>& runs, const std::vector<Experiment>& group, const Selection& selection,
+// The rates that were added when its runs were made, as their results show.
+void extend_by_results(Experiment& experiment, const Places& places) {
+  RateSearch& search = *experiment.search;
+  while (search.extend > 0) {
+    std::vector<ExperimentResult> tuning;
+    for (const double rate : search.learning_rates) {
+      for (const uint64_t seed : search.seeds) {
+        auto found = planned_search_run(experiment, seed, rate, places).finished();
+        if (!found) return;
+        tuning.push_back(std::move(*found));
+      }
+    }
+    const std::optional<double> rate = next_rate(search, tuning);
+    if (!rate) return;
+    search.learning_rates.push_back(*rate);
+    --search.extend;
+  }
+}
+
+void add_group(std::vector<PlannedRun>& runs, std::vector<Experiment> group, const Selection& selection,
                const Places& places) {
   size_t most_seeds = 0;
-  for (const Experiment& experiment : group) {
+  for (Experiment& experiment : group) {
     most_seeds = std::max(most_seeds, experiment.seeds.size());
     check(selection.seeds <= static_cast<int64_t>(experiment.seeds.size()), "reproduce", selection.seeds,
           " seeds are asked for; ", experiment.id(), " has ", experiment.seeds.size());
     if (!experiment.search) continue;
+    extend_by_results(experiment, places);
     for (const uint64_t seed : experiment.search->seeds) {
       for (const double rate : experiment.search->learning_rates)
-        runs.push_back(planned_run(experiment, seed, rate, places));
+        runs.push_back(planned_search_run(experiment, seed, rate, places));
     }
   }
   if (selection.seeds > 0) most_seeds = static_cast<size_t>(selection.seeds);
@@ -56,6 +80,13 @@ void add_group(std::vector<PlannedRun>& runs, const std::vector<Experiment>& gro
       if (i < experiment.seeds.size()) runs.push_back(planned_run(experiment, experiment.seeds[i], {}, places));
     }
   }
+}
+
+// Whether its rate is one of the search's; which rates were added, the result itself may know.
+bool was_tried(const RateSearch& search, const ExperimentResult& result) {
+  const double rate = result.options.learning_rate;
+  const auto is_it = [&](const json& tried) { return tried.at("learning_rate") == rate; };
+  return contains(search.learning_rates, rate) || std::any_of(result.search.begin(), result.search.end(), is_it);
 }
 
 // A search whose experiments are all done is not made again.
@@ -73,13 +104,17 @@ std::optional<ExperimentResult> PlannedRun::finished() const {
   if (!std::filesystem::exists(result)) return std::nullopt;
   ExperimentResult found = read_result(result);
   // Before the search has ended, any of its rates will do.
-  const bool any_rate = !has_rate() && contains(experiment.search->learning_rates, found.options.learning_rate);
+  const bool any_rate = !has_rate() && was_tried(*experiment.search, found);
   const train::RunOptions wanted = any_rate ? experiment.run_options(seed, found.options.learning_rate) : options();
   if (!answers(found, wanted, experiment.evaluations)) return std::nullopt;
   if (has_questions() && found.answered() != experiment.corpus->questions) return std::nullopt;
   if (experiment.corpus && found.corpus.value("made_with", json()) != fields_to_json(experiment.corpus->tokenizer))
     return std::nullopt;
   return found;
+}
+
+PlannedRun planned_search_run(const Experiment& experiment, uint64_t seed, double learning_rate, const Places& places) {
+  return planned_run(experiment, seed, learning_rate, places);
 }
 
 std::vector<std::string> selectable_names(const ExperimentSet& set) {
@@ -136,6 +171,16 @@ RateChoice choose_rate(const std::vector<ExperimentResult>& tuning) {
     choice.learning_rate = rate;
   }
   return choice;
+}
+
+std::optional<double> next_rate(const RateSearch& search, const std::vector<ExperimentResult>& tuning) {
+  std::vector<double> rates = search.learning_rates;
+  if (search.extend == 0 || tuning.empty() || rates.size() < 2) return std::nullopt;
+  std::sort(rates.begin(), rates.end());
+  const double best = choose_rate(tuning).learning_rate;
+  if (best != rates.front() && best != rates.back()) return std::nullopt;
+  const double neighbour = best == rates.front() ? rates[1] : rates[rates.size() - 2];
+  return std::stod(fmt::format("{:.6g}", best * best / neighbour));  // a name of few digits
 }
 
 }  // namespace ovq::experiments

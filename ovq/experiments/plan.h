@@ -19,6 +19,10 @@ struct Selection {
   int64_t seeds = 0;               // the first so many; 0: all
 };
 
+struct Places {
+  std::filesystem::path results, runs;  // of the set
+};
+
 struct PlannedRun {
   std::string set;
   Experiment experiment;
@@ -28,6 +32,7 @@ struct PlannedRun {
   std::string label;                    // <group>/<name>-<seed>, or <group>/search/<name>-rate-<rate>-<seed>
   std::filesystem::path directory;      // of the run
   std::filesystem::path result;         // the file
+  Places places;
 
   bool has_questions() const { return !tuning && experiment.corpus && experiment.corpus->questions > 0; }
   bool has_rate() const { return !experiment.search || learning_rate.has_value(); }
@@ -38,9 +43,8 @@ struct PlannedRun {
   std::optional<ExperimentResult> finished() const;
 };
 
-struct Places {
-  std::filesystem::path results, runs;  // of the set
-};
+// A run of the experiment's search.
+PlannedRun planned_search_run(const Experiment& experiment, uint64_t seed, double learning_rate, const Places& places);
 
 // In the order of the groups; in a group all experiments with the first seed, then with the second: whoever stops early
 // has something to compare. Names and claims that nothing has are a std::invalid_argument.
@@ -56,5 +60,9 @@ struct RateChoice {
   json record;  // [{"learning_rate", "score", "loss", "runs"}, ...], for the result
 };
 RateChoice choose_rate(const std::vector<ExperimentResult>& tuning);
+
+// Where the best rate lies at an edge of those that were tried: the next one beyond it, as far from it as its neighbour
+// by their ratio. None if the search may not be extended.
+std::optional<double> next_rate(const RateSearch& search, const std::vector<ExperimentResult>& tuning);
 
 }  // namespace ovq::experiments

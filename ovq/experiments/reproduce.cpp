@@ -28,15 +28,17 @@ int64_t steps_before(const PlannedRun& run) {
 }  // namespace
 
 Reproduction::Reproduction(std::vector<PlannedRun> plan, Workshop workshop) : workshop_(std::move(workshop)) {
-  for (PlannedRun& planned : plan) {
-    const train::RunOptions options = planned.options();
-    const double begun = static_cast<double>(steps_before(planned)) / static_cast<double>(options.steps);
-    Job job{.estimate = estimate_run(planned.experiment, options)};
-    job.seconds_before = std::min(1.0, begun) * job.estimate.training;
-    if (planned.finished()) job.state = State::done;
-    job.planned = std::move(planned);
-    jobs_.push_back(std::move(job));
-  }
+  for (PlannedRun& planned : plan) jobs_.push_back(make_job(std::move(planned)));
+}
+
+Reproduction::Job Reproduction::make_job(PlannedRun planned) {
+  const train::RunOptions options = planned.options();
+  const double begun = static_cast<double>(steps_before(planned)) / static_cast<double>(options.steps);
+  Job job{.estimate = estimate_run(planned.experiment, options)};
+  job.seconds_before = std::min(1.0, begun) * job.estimate.training;
+  if (planned.finished()) job.state = State::done;
+  job.planned = std::move(planned);
+  return job;
 }
 
 size_t Reproduction::count(State state) const {
@@ -113,6 +115,38 @@ bool Reproduction::may_start(const Job& job) const {
                      [](const Job* other) { return other->state == State::done || other->state == State::failed; });
 }
 
+std::vector<ExperimentResult> Reproduction::results_of_search(const Job& job) const {
+  std::vector<ExperimentResult> results;
+  for (const Job* run : search_of(job)) {
+    if (run->state == State::failed) throw std::runtime_error("a run of its search failed: " + run->planned.label);
+    if (!run->diverged) results.push_back(read_result(run->planned.result));
+  }
+  return results;
+}
+
+// A search that has ended with its best rate at an edge goes on beyond it.
+void Reproduction::extend_searches() {
+  for (size_t i = 0; i < jobs_.size(); ++i) {
+    const PlannedRun waiting = jobs_[i].planned;
+    if (waiting.has_rate() || waiting.experiment.search->extend == 0 || !may_start(jobs_[i])) continue;
+    const std::vector<const Job*> search = search_of(jobs_[i]);
+    if (std::any_of(search.begin(), search.end(), [](const Job* run) { return run->state == State::failed; })) continue;
+    const std::optional<double> rate = next_rate(*waiting.experiment.search, results_of_search(jobs_[i]));
+    if (!rate) continue;
+    for (Job& job : jobs_) {
+      if (job.planned.set != waiting.set || job.planned.experiment.id() != waiting.experiment.id()) continue;
+      job.planned.experiment.search->learning_rates.push_back(*rate);
+      --job.planned.experiment.search->extend;
+    }
+    const Experiment extended = jobs_[i].planned.experiment;
+    for (const uint64_t seed : extended.search->seeds) {
+      PlannedRun run = planned_search_run(extended, seed, *rate, waiting.places);
+      run.set = waiting.set;
+      jobs_.insert(jobs_.begin() + static_cast<int64_t>(i++), make_job(std::move(run)));
+    }
+  }
+}
+
 // All seeds of an experiment have the rate that its search has chosen: results with another one are made again.
 void Reproduction::repeat_others(const PlannedRun& chosen) {
   for (Job& job : jobs_) {
@@ -127,15 +161,10 @@ void Reproduction::repeat_others(const PlannedRun& chosen) {
 void Reproduction::start(Job& job) {
   json record;
   if (!job.planned.has_rate()) {
-    std::vector<ExperimentResult> tuning;
+    const std::vector<ExperimentResult> tuning = results_of_search(job);
     json diverged = json::array();
     for (const Job* other : search_of(job)) {
-      if (other->state == State::failed)
-        throw std::runtime_error("a run of its search failed: " + other->planned.label);
-      if (other->diverged)
-        diverged.push_back({{"learning_rate", *other->planned.learning_rate}, {"diverged", true}});
-      else
-        tuning.push_back(read_result(other->planned.result));
+      if (other->diverged) diverged.push_back({{"learning_rate", *other->planned.learning_rate}, {"diverged", true}});
     }
     if (tuning.empty()) throw std::runtime_error("all runs of its search diverged");
     const RateChoice choice = choose_rate(tuning);
@@ -208,6 +237,7 @@ ReproduceOutcome Reproduction::run(int parallel, const ReproduceHooks& hooks) {
       for (Job& job : jobs_) job.active.reset();
       return ReproduceOutcome::stopped;
     }
+    extend_searches();
     start_some(parallel, hooks);
     for (Job& job : jobs_) {
       if (job.active) advance(job, hooks);

@@ -58,11 +58,14 @@ class Reproduction {
     double seconds_before = 0;  // estimated seconds of work that were done when it began
   };
 
+  static Job make_job(PlannedRun planned);
   size_t count(State state) const;
   double work_done(const Job& job) const;  // in estimated seconds
   double correction() const;               // real seconds for each estimated one, in the runs made so far
   std::vector<const Job*> search_of(const Job& job) const;
   bool may_start(const Job& job) const;
+  std::vector<ExperimentResult> results_of_search(const Job& job) const;
+  void extend_searches();
   void repeat_others(const PlannedRun& chosen);
   void start(Job& job);
   void advance(Job& job, const ReproduceHooks& hooks);

@@ -106,6 +106,59 @@ TEST_F(Plan, TheBestMeanOverSeedsIsTheRate) {
   EXPECT_EQ(choose_rate({low, high}).learning_rate, 2e-3);
 }
 
+TEST_F(Plan, ASearchWhoseBestRateLiesAtAnEdgeGoesOn) {
+  json set = short_set();
+  set["groups"][0]["search"] = {{"learning_rates", {1e-3, 2e-3}}, {"seeds", {0}}, {"extend", 2}};
+  const Selection one{.names = {"sw-ovq"}, .seeds = 1};
+  const auto finish = [&](double rate, double accuracy) {
+    for (const PlannedRun& run : plan(set, one)) {
+      if (!run.tuning || run.learning_rate != rate) continue;
+      ExperimentResult result = result_of(run.experiment, 0, accuracy);
+      result.options = run.options();
+      store(run, result);
+    }
+  };
+  finish(1e-3, 0.5);
+  EXPECT_EQ(plan(set, one).size(), 3u);  // half a search says nothing
+  finish(2e-3, 0.6);
+  EXPECT_EQ(labels(plan(set, one)), (Labels{"pair/search/sw-ovq-rate-0.001-0", "pair/search/sw-ovq-rate-0.002-0",
+                                            "pair/search/sw-ovq-rate-0.004-0", "pair/sw-ovq-3"}));
+  finish(4e-3, 0.7);
+  EXPECT_EQ(plan(set, one).at(3).label, "pair/search/sw-ovq-rate-0.008-0");
+  finish(8e-3, 0.8);
+  EXPECT_EQ(plan(set, one).size(), 5u);  // two more, as asked
+
+  // A result with a rate that was added needs no search, even if that is not there any more.
+  const PlannedRun reported = plan(set, one).back();
+  ExperimentResult result = result_of(reported.experiment, 3, 0.8);
+  result.options = reported.experiment.run_options(3, 4e-3);
+  std::filesystem::remove_all(places_.results / "pair/search");
+  store(reported, result);
+  EXPECT_FALSE(plan(set, one).back().finished());
+  result.search = json::array({{{"learning_rate", 2e-3}}, {{"learning_rate", 4e-3}}});
+  store(reported, result);
+  EXPECT_EQ(plan(set, one).size(), 1u);
+}
+
+TEST_F(Plan, TheNextRateIsAsFarAsTheLast) {
+  const Experiment experiment = plan(short_set()).front().experiment;
+  const auto next = [&](const std::vector<double>& accuracies) {
+    RateSearch search{.learning_rates = {2e-3, 4e-3, 8e-3}, .extend = 1};
+    std::vector<ExperimentResult> tuning;
+    for (size_t i = 0; i < accuracies.size(); ++i) {
+      tuning.push_back(result_of(experiment, 0, accuracies[i]));
+      tuning.back().options.learning_rate = search.learning_rates[i];
+    }
+    return next_rate(search, tuning);
+  };
+  EXPECT_EQ(next({0.9, 0.5, 0.4}), 1e-3);
+  EXPECT_EQ(next({0.3, 0.5, 0.4}), std::nullopt);
+  EXPECT_EQ(next({0.3, 0.5, 0.6}), 16e-3);
+  EXPECT_EQ(next({0.3, 0.5}), std::nullopt);  // 0.008 diverged
+  EXPECT_EQ(next({}), std::nullopt);
+  EXPECT_EQ(next_rate({.learning_rates = {2e-3, 4e-3}}, {result_of(experiment, 0, 0.5)}), std::nullopt);
+}
+
 TEST_F(Plan, AResultIsAFileWithALineForEachEvaluation) {
   const PlannedRun run = plan(short_set()).front();
   ExperimentResult result = result_of(run.experiment, 3, 0.5);
@@ -117,6 +170,17 @@ TEST_F(Plan, AResultIsAFileWithALineForEachEvaluation) {
   std::istringstream in(text);
   for (std::string line; std::getline(in, line);) lines += line.starts_with("  {") ? 1 : 0;
   EXPECT_EQ(lines, 2);
+}
+
+TEST(CorpusOfResults, IsTheSameTextWhateverElseIsSaidOfIt) {
+  const json before = {{"tokenizer", "ab"}, {"train", {{"tokens", 5}, {"documents", 2}}}};
+  json now = before;
+  now["train"]["bytes"] = 20;
+  now["sources"] = {{"train", {{"package", "1.0"}}}};
+  EXPECT_TRUE(same_text(now, before));
+  now["train"]["tokens"] = 6;
+  EXPECT_FALSE(same_text(now, before));
+  EXPECT_FALSE(same_text({{"tokenizer", "cd"}}, {{"tokenizer", "ab"}}));
 }
 
 TEST_F(Plan, ARunIsPlannedAgainFromItsResultAlone) {

@@ -20,7 +20,7 @@ expect() {  # exit code, text in what is printed, command ...
   ((status == code)) && grep -qF -- "$text" out || failed "$* -> $status (expected $code, \"$text\")"
 }
 # The numbers of a result, without times and speeds.
-numbers() { grep -E '"(accuracy|loss|targets|state_bytes|length|centroids|tokens|steps)"' "$1"; }
+numbers() { grep -oE '"(accuracy|loss|targets|state_bytes|length|centroids|tokens|steps)":[^,}]*' "$1"; }
 same_numbers() { diff <(numbers "$1") <(numbers "$2") >/dev/null || failed "$1 and $2 differ"; }
 
 steps_of() { cat "$1/metrics.jsonl" 2>/dev/null | grep -c '"kind":"step"'; }
@@ -54,8 +54,8 @@ for run in sw-ovq-3 sw-ovq-4 sw-nope-3 sw-nope-4; do
 done
 [[ ! -e runs/short/pair/sw-ovq-3 ]] || failed 'the directory of a finished run is still there'
 # Without dictionaries the first and the last request ask the same of 32 tokens.
-(($(grep -cF '"groups": [' results/short/pair/sw-nope-3.json) == 1)) || failed 'one evaluation of sw-nope has no groups'
-(($(grep -c '"length": 32' results/short/pair/sw-nope-3.json) == 1)) || failed 'sw-nope has one result twice'
+(($(grep -cF '"groups":[' results/short/pair/sw-nope-3.json) == 1)) || failed 'one evaluation of sw-nope has no groups'
+(($(grep -c '"length":32' results/short/pair/sw-nope-3.json) == 1)) || failed 'sw-nope has one result twice'
 expect 0 '4 runs, 4 of them done' "$ovq" reproduce short
 killed=(--only sw-ovq --out again --runs "$work/killed" --jobs 2 --keep-runs)
 trains() { pgrep -f -- "--resume $work/killed" >/dev/null; }
@@ -89,7 +89,7 @@ grep -q '"commit": null' adopted/pair/sw-ovq-3.json || failed 'an adopted run ha
 
 # From the file alone; a changed number is seen.
 expect 0 'every number equal' "$ovq" reproduce --from results/short/pair/sw-ovq-3.json
-sed '0,/"accuracy": [0-9.]*/s//"accuracy": 0.12345/' results/short/pair/sw-ovq-3.json >changed.json
+sed '0,/"accuracy":[0-9.]*/s//"accuracy":0.12345/' results/short/pair/sw-ovq-3.json >changed.json
 expect 1 'accuracy was 0.12345, is' "$ovq" reproduce --from changed.json
 
 # One run that cannot be made: its directory holds another. The others go on.
@@ -101,7 +101,13 @@ expect 1 'found/pair/sw-ovq-4 holds a run with other options: steps' "$ovq" repr
 sed 's/"claims": \[1\],/"search": {"learning_rates": [1e-9, 2e-3], "seeds": [0]},/' experiments/short.json >search.json
 expect 0 '| sw-nope | ' "$ovq" reproduce search.json --seeds 1 --only sw-nope --jobs 2
 [[ $(ls results/search/pair/search) == $'sw-nope-rate-0.002-0.json\nsw-nope-rate-1e-09-0.json' ]] || failed "runs of the search: $(ls results/search/pair/search)"
-grep -q '"learning_rate": 0.002' results/search/pair/sw-nope-3.json || failed 'the worse rate was used'
+grep -q '"learning_rate":0.002' results/search/pair/sw-nope-3.json || failed 'the worse rate was used'
+# It goes on beyond an edge where the best rate lies.
+sed -i 's/"learning_rates": \[1e-9, 2e-3\]/"learning_rates": [1e-3, 2e-3], "extend": 1/' search.json
+expect 0 '| sw-nope | ' "$ovq" reproduce search.json --seeds 1 --only sw-nope --jobs 2 --out results/extended
+(($(ls results/extended/pair/search | wc -l) == 3)) || failed "runs of the extended search: $(ls results/extended/pair/search)"
+(($(grep -o '"learning_rate":[^,]*,"loss"' results/extended/pair/sw-nope-3.json | wc -l) == 3)) || failed 'what the extended search found'
+expect 0 '1 runs, 1 of them done' "$ovq" reproduce search.json --seeds 1 --only sw-nope --out results/extended
 rm -r results/search/pair/search
 expect 0 '1 runs, 1 of them done' "$ovq" reproduce search.json --seeds 1 --only sw-nope
 
@@ -127,8 +133,8 @@ expect 0 '3 runs, 0 of them done' "$ovq" reproduce books --dry-run
 expect 2 'name a folder with train/ and valid/ by --data' "$ovq" reproduce books
 expect 2 'books/train has no folder train/; must have train/ and valid/' "$ovq" reproduce books --data books/train
 expect 0 '| sw-ovq | ' "$ovq" reproduce books --data books --jobs 2
-grep -q '"steps": 3' results/books/text/search/sw-ovq-rate-0.002-0.json || failed 'the search has not its own steps'
-grep -q '"steps": 6' results/books/text/sw-ovq-3.json || failed 'the run has not its own steps'
+grep -q '"steps":3' results/books/text/search/sw-ovq-rate-0.002-0.json || failed 'the search has not its own steps'
+grep -q '"steps":6' results/books/text/sw-ovq-3.json || failed 'the run has not its own steps'
 grep -q '"groups"' results/books/text/sw-ovq-3.json || failed 'the loss is not there by position'
 grep -q '"accuracy_normalized"' results/books/text/sw-ovq-3.json || failed 'the questions were not answered'
 expect 0 'every number equal' "$ovq" reproduce --from results/books/text/sw-ovq-3.json
