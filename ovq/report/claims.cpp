@@ -127,16 +127,10 @@ Check check_from_json(const json& object, const FieldPlace& place) {
   return check;
 }
 
-Claim claim_from_json(const json& object, const FieldPlace& place) {
-  FieldReader reader(object, place);
-  Claim claim;
-  reader("number", claim.number, "", at_least(1));
-  if (claim.number == 0) reader.fail("number", json(), "the claim's number");
+// What claims and the page's beginning have in common.
+void read_finding(FieldReader& reader, const FieldPlace& place, Claim& claim) {
   claim.title = needed_text(reader, "title");
-  claim.paper = needed_text(reader, "paper");
-  reader("where", claim.where, "");
   reader("note", claim.note, "");
-  claim.make = fmt::format("ovq reproduce --claims {}", claim.number);
   reader("make", claim.make, "");
   if (const json* charts = reader.find("charts")) {
     const bool good =
@@ -146,6 +140,17 @@ Claim claim_from_json(const json& object, const FieldPlace& place) {
   }
   for_each_object(reader, "checks", place,
                   [&](const json& own, const FieldPlace& at) { claim.checks.push_back(check_from_json(own, at)); });
+}
+
+Claim claim_from_json(const json& object, const FieldPlace& place) {
+  FieldReader reader(object, place);
+  Claim claim;
+  reader("number", claim.number, "", at_least(1));
+  if (claim.number == 0) reader.fail("number", json(), "the claim's number");
+  claim.paper = needed_text(reader, "paper");
+  reader("where", claim.where, "");
+  claim.make = fmt::format("ovq reproduce --claims {}", claim.number);
+  read_finding(reader, place, claim);
   reader.finish();
   return claim;
 }
@@ -154,14 +159,17 @@ void check_names(const ClaimsFile& file, const std::string& op) {
   std::set<std::string> names;
   for (const Chart& chart : file.charts)
     check(names.insert(chart.name).second, op.c_str(), "chart ", chart.name, " is there twice");
+  const auto check_charts = [&](const Claim& claim, const std::string& who) {
+    for (const std::string& name : claim.charts) {
+      if (!names.contains(name))
+        fail(op.c_str(), who, ": ", unknown_name("chart", name, std::vector<std::string>(names.begin(), names.end())));
+    }
+  };
+  if (file.first) check_charts(*file.first, "first");
   std::set<int64_t> numbers;
   for (const Claim& claim : file.claims) {
     check(numbers.insert(claim.number).second, op.c_str(), "claim ", claim.number, " is there twice");
-    for (const std::string& name : claim.charts) {
-      if (!names.contains(name))
-        fail(op.c_str(), "claim ", claim.number, ": ",
-             unknown_name("chart", name, std::vector<std::string>(names.begin(), names.end())));
-    }
+    check_charts(claim, fmt::format("claim {}", claim.number));
   }
 }
 
@@ -219,6 +227,12 @@ ClaimsFile read_claims(const std::filesystem::path& path) {
     FieldReader reader(object, place);
     for_each_object(reader, "charts", place,
                     [&](const json& own, const FieldPlace& at) { file.charts.push_back(chart_from_json(own, at)); });
+    if (reader.find("first") != nullptr) {
+      const FieldPlace own{.op = place.op, .path = "first"};
+      FieldReader first(needed_object(reader, "first"), own);
+      read_finding(first, own, file.first.emplace());
+      first.finish();
+    }
     for_each_object(reader, "claims", place,
                     [&](const json& own, const FieldPlace& at) { file.claims.push_back(claim_from_json(own, at)); });
     reader.finish();

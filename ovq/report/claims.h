@@ -10,7 +10,8 @@
 //                "make": "ovq reproduce recall --only small"}],
 //    "claims": [{"number": 1, "title": "...", "paper": "...", "where": "figure ICR", "charts": ["recall"],
 //                "checks": [{"text": "...", "of": "accuracy", "value": {...}, "is": "at least", "than": {...},
-//                            "margin": 0.02}]}]}
+//                            "margin": 0.02}]}],
+//    "first": {"title": "...", "note": "...", "charts": ["recall"], "checks": []}}
 //
 // Lines and values are quantities (quantity.h).
 #pragma once
@@ -70,6 +71,7 @@ struct Claim {
 
 struct ClaimsFile {
   std::vector<Chart> charts;
+  std::optional<Claim> first;  // what the page begins with; no claim of the paper, and so without a number
   std::vector<Claim> claims;
 };
 

@@ -42,6 +42,8 @@ std::optional<double> x_of(Variable x, const json& evaluation) {
       return number(evaluation, "asked_keep");
     case Variable::centroids:
       return number(evaluation, "centroids");
+    case Variable::state_bytes:
+      return number(evaluation, "state_bytes");
     default:
       return number(evaluation, "length");
   }

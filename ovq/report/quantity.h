@@ -23,11 +23,15 @@
 namespace ovq::report {
 
 // What a quantity is a function of.
-enum class Variable { length, keep, centroids, group, step };
+enum class Variable { length, keep, centroids, group, step, state_bytes };
 constexpr auto enum_names(Variable) {
   using enum Variable;
-  return std::to_array<EnumName<Variable>>(
-      {{length, "length"}, {keep, "keep"}, {centroids, "centroids"}, {group, "group"}, {step, "step"}});
+  return std::to_array<EnumName<Variable>>({{length, "length"},
+                                            {keep, "keep"},
+                                            {centroids, "centroids"},
+                                            {group, "group"},
+                                            {step, "step"},
+                                            {state_bytes, "state_bytes"}});
 }
 
 struct Quantity {

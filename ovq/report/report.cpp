@@ -71,7 +71,7 @@ class Writer {
   }
 
   Report write() {
-    std::string body = header() + scoreboard();
+    std::string body = header() + first() + scoreboard();
     for (size_t i = 0; i < claims_.claims.size(); ++i) body += section(claims_.claims[i], judgements_[i]);
     body += other_charts() + origin();
     report_.html = html_page(kTitle, body);
@@ -94,6 +94,12 @@ class Writer {
         "Numbers are means ± standard deviations over seeds.</p></header>\n",
         escaped(kTitle), summary.claims, summary.hold, summary.fail, summary.claims - summary.hold - summary.fail,
         evidence_.runs());
+  }
+
+  std::string first() {
+    if (!claims_.first) return "";
+    return fmt::format("<section id=\"first\"><h2>{}</h2>\n", escaped(claims_.first->title)) +
+           findings(*claims_.first, judge(*claims_.first, evidence_)) + "</section>\n";
   }
 
   std::string scoreboard() const {
@@ -126,10 +132,14 @@ class Writer {
   }
 
   std::string section(const Claim& claim, const Judgement& judgement) {
-    std::string text =
-        fmt::format("<section id=\"claim-{}\"><h2>{}. {}</h2>\n<p>{}</p>\n<p><strong>The paper{}:</strong> {}</p>\n",
-                    claim.number, claim.number, escaped(claim.title), verdict_text(judgement),
-                    claim.where.empty() ? "" : " (" + escaped(claim.where) + ")", escaped(claim.paper));
+    return fmt::format("<section id=\"claim-{}\"><h2>{}. {}</h2>\n<p>{}</p>\n<p><strong>The paper{}:</strong> {}</p>\n",
+                       claim.number, claim.number, escaped(claim.title), verdict_text(judgement),
+                       claim.where.empty() ? "" : " (" + escaped(claim.where) + ")", escaped(claim.paper)) +
+           findings(claim, judgement) + "</section>\n";
+  }
+
+  std::string findings(const Claim& claim, const Judgement& judgement) {
+    std::string text;
     if (!claim.note.empty()) text += fmt::format("<p>{}</p>\n", escaped(claim.note));
     if (!claim.checks.empty()) {
       std::vector<std::vector<std::string>> rows;
@@ -142,7 +152,7 @@ class Writer {
       text += html_table({"Asked", "Measured", ""}, rows, "cards");
     }
     if (judgement.verdict == Verdict::open) text += missing(claim);
-    return text + figures(claim) + "</section>\n";
+    return text + figures(claim);
   }
 
   static std::string missing(const Claim& claim) {

@@ -6,6 +6,7 @@
 #include <fstream>
 
 #include "ovq/base/error.h"
+#include "ovq/report/report.h"
 #include "tests/experiments/sets.h"
 
 namespace ovq::report {
@@ -106,6 +107,33 @@ TEST(Claims, ALineForEachDictionary) {
   EXPECT_DOUBLE_EQ(wide.points[0].deviation, 0.125 * std::sqrt(2));
   EXPECT_TRUE(drawn.missing.empty());
   EXPECT_EQ(draw(read(one_of_each()).charts[0], {}).missing, (std::vector<std::string>{"a, N 4", "a, N 8", "b"}));
+}
+
+TEST(Claims, AgainstTheBytesOfState) {
+  Evidence evidence = two_experiments();
+  evidence.experiments["set/pair/a"][0].evaluations[1]["state_bytes"] = 1700;  // the larger dictionary
+  evidence.experiments["set/pair/a"].resize(1);
+  const Quantity quantity{.results = "set/pair/a", .of = "accuracy", .length = 16};
+  EXPECT_EQ(measure(quantity, Variable::state_bytes, {}, evidence), (Curve{{1600, {0.25}}, {1700, {0.5}}}));
+}
+
+TEST(Claims, ThePageBeginsWithWhatIsNoClaim) {
+  json object = one_of_each();
+  Evidence evidence = two_experiments();
+  for (auto& [id, runs] : evidence.experiments) {
+    for (ExperimentResult& run : runs) run.machine = {{"cpu", "one"}};
+  }
+  EXPECT_EQ(make_report(read(object), evidence).html.find("id=\"first\""), std::string::npos);
+  object["first"] = {{"title", "Look here"}, {"note", "A note."}, {"charts", {"c"}}};
+  object["first"]["checks"] = object["claims"][0]["checks"];
+  const std::string html = make_report(read(object), evidence).html;
+  EXPECT_LT(html.find("<h2>Look here</h2>"), html.find("chart-c"));
+  EXPECT_LT(html.find("chart-c"), html.find("id=\"scoreboard\""));
+  EXPECT_LT(html.find("a like b"), html.find("id=\"scoreboard\""));
+  object["first"]["charts"] = {"d"};
+  EXPECT_THROW(read(object), DataError);
+  object["first"] = {{"note", "no title"}};
+  EXPECT_THROW(read(object), DataError);
 }
 
 TEST(Claims, WhatIsLeftOpenIsAnError) {
@@ -228,7 +256,10 @@ TEST(Claims, TheRepositorysFileIsSound) {
   for (const Chart& chart : file.charts) {
     for (const ChartLine& line : chart.lines) expect_known(line.quantity);
   }
-  for (const Claim& claim : file.claims) {
+  std::vector<Claim> all = file.claims;
+  ASSERT_TRUE(file.first);
+  all.push_back(*file.first);
+  for (const Claim& claim : all) {
     for (const Check& check : claim.checks) {
       expect_known(check.value);
       if (check.than) expect_known(*check.than);
