@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <numbers>
 #include <set>
 
 #include "ovq/base/format.h"
@@ -140,6 +141,16 @@ std::string cost_text(const std::string& name, const std::vector<const Experimen
                      duration_text(seconds));
 }
 
+// What turns a loss per token into bits per byte of the text that was tested; nothing if the results do not say.
+std::string bits_text(const GroupTable& table) {
+  const json corpus = table.runs.begin()->second.front()->corpus;
+  const json tested = corpus.is_object() ? corpus.value("valid", json::object()) : json::object();
+  if (table.metric != "loss" || !tested.contains("bytes")) return "";
+  const double bytes = tested["bytes"].get<double>() / tested.at("tokens").get<double>();
+  return fmt::format("A token has {:.3f} bytes on average: bits per byte are {:.3f} times the loss.\n\n", bytes,
+                     1 / (std::numbers::ln2 * bytes));
+}
+
 std::string to_markdown(GroupTable& table) {
   sort_rows(table);
   std::set<int64_t> lengths;
@@ -161,7 +172,7 @@ std::string to_markdown(GroupTable& table) {
     }
     text += " " + bytes_text(row.state_bytes.rbegin()->second) + " |\n";
   }
-  text += "\n";
+  text += "\n" + bits_text(table);
   for (const auto& [name, runs] : table.runs) text += cost_text(name, runs);
   return text + "\n";
 }

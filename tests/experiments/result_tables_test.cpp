@@ -91,6 +91,17 @@ TEST(Results, ATableHasALineForEachExperimentAndDictionary) {
             "\n");
 }
 
+TEST(Results, LossesOfTextSayHowManyBytesATokenHas) {
+  ExperimentResult result = result_of(first_experiment(), 3, 0.5);
+  result.metric = "loss";
+  EXPECT_EQ(to_markdown({result}).find("bytes on average"), std::string::npos);
+  result.corpus = {{"valid", {{"tokens", 1000}, {"documents", 2}, {"bytes", 2000}}}};
+  const std::string line = "A token has 2.000 bytes on average: bits per byte are 0.721 times the loss.\n";
+  EXPECT_NE(to_markdown({result}).find(line), std::string::npos);
+  result.corpus["valid"].erase("bytes");  // as older results
+  EXPECT_EQ(to_markdown({result}).find("bytes on average"), std::string::npos);
+}
+
 TEST(Results, DifferencesAreTakenSeedBySeed) {
   const Experiment experiment = first_experiment();
   Experiment other = experiment;
