@@ -183,6 +183,18 @@ inline OvqBackwardProblem random_gradients(const OvqInputs& inputs, std::vector<
   return problem;
 }
 
+inline double largest(const View<const float>& x) {
+  double most = 0;
+  for (int64_t b = 0; b < x.batch; ++b) {
+    for (int64_t t = 0; t < x.time; ++t) {
+      for (int64_t h = 0; h < x.heads; ++h) {
+        for (int64_t d = 0; d < x.dim; ++d) most = std::max(most, std::abs(static_cast<double>(x.row(b, t, h)[d])));
+      }
+    }
+  }
+  return most;
+}
+
 inline void expect_gradients_match(const OvqInputs& inputs, std::span<const OvqState> initial,
                                    const OvqGradientTensors& actual, const OvqExpectedGradients<float>& plain,
                                    const OvqExpectedGradients<double>& truth) {
@@ -190,8 +202,9 @@ inline void expect_gradients_match(const OvqInputs& inputs, std::span<const OvqS
   for (float b : inputs.beta) beta = std::max(beta, std::abs(static_cast<double>(b)));
   const double product = 4 * std::sqrt(static_cast<double>(inputs.v.dim));  // do . v
   const double terms = std::sqrt(static_cast<double>(inputs.q.batch * inputs.q.time));
-  EXPECT_TRUE(
-      calibrated({.actual = actual.d_q.values(), .plain = plain.d_q, .truth = truth.d_q, .magnitude = beta * product}))
+  const double key = std::max(1.0, largest(inputs.k));  // the terms of d_q are beta (do . v) k; queries are unit rows
+  EXPECT_TRUE(calibrated(
+      {.actual = actual.d_q.values(), .plain = plain.d_q, .truth = truth.d_q, .magnitude = beta * product * key}))
       << "d_q";
   EXPECT_TRUE(
       calibrated({.actual = actual.d_k.values(), .plain = plain.d_k, .truth = truth.d_k, .magnitude = beta * product}))
