@@ -38,7 +38,7 @@ class GradientBuckets {
     ProcessGroup::Pending pending;
   };
   struct Hook {
-    ops::GradientAccumulator accumulator;
+    ops::NodePointer accumulator;
     uintptr_t key = 0;
   };
 

@@ -6,6 +6,8 @@
 
 #include <algorithm>
 
+#include "ovq/ops/torch_compat.h"
+
 namespace ovq::ops {
 namespace {
 
@@ -26,10 +28,8 @@ class SecondDerivativeError : public torch::autograd::FunctionPostHook {
     if (!at::GradMode::is_enabled()) return gradients;
     edge_list edges = node_.next_edges();
     for (auto& edge : torch::autograd::collect_next_edges(d_outputs)) edges.push_back(std::move(edge));
-    const std::shared_ptr<Node> error(
-        new torch::autograd::Error(
-            std::string("[") + op_ + "] the fused backward cannot be differentiated again" + kWayOut, std::move(edges)),
-        torch::autograd::deleteNode);
+    const NodePointer error = make_node<torch::autograd::Error>(
+        std::string("[") + op_ + "] the fused backward cannot be differentiated again" + kWayOut, std::move(edges));
     variable_list connected;
     for (const Tensor& gradient : gradients) {
       connected.push_back(gradient.defined() ? gradient.tensor_data() : Tensor());

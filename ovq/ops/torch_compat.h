@@ -6,6 +6,8 @@
 #include <torch/csrc/autograd/variable.h>
 #include <torch/version.h>
 
+#include <memory>
+#include <type_traits>
 #include <utility>
 
 namespace ovq::ops {
@@ -20,8 +22,17 @@ inline bool autocast_on_gpu() { return at::autocast::is_enabled(); }
 #endif
 inline bool autocast_on() { return autocast_on_cpu() || autocast_on_gpu(); }
 
-// Since 2.14 an intrusive_ptr, before a shared_ptr.
-using GradientAccumulator = decltype(torch::autograd::impl::grad_accumulator(std::declval<const at::Tensor&>()));
+// A node of the graph: since 2.14 an intrusive_ptr, before a shared_ptr.
+using NodePointer = decltype(torch::autograd::impl::grad_accumulator(std::declval<const at::Tensor&>()));
+
+template <class T, class... Args>
+NodePointer make_node(Args&&... args) {
+  if constexpr (std::is_same_v<NodePointer, std::shared_ptr<torch::autograd::Node>>) {
+    return {new T(std::forward<Args>(args)...), [](T* node) { deleteNode(node); }};
+  } else {
+    return c10::make_intrusive<T>(std::forward<Args>(args)...);
+  }
+}
 
 template <class T>
 struct TotalOf;

@@ -181,7 +181,7 @@ std::string train(const TokenizerTraining& options, const std::function<bool(std
        {"remove_extra_whitespaces", "false"},
        {"num_threads", std::to_string(std::clamp(std::thread::hardware_concurrency(), 1u, kMostThreads))}},
       &lines, &model);
-  check(status.ok(), "tokenizer", refusal_text(status.message(), options));
+  check(status.ok(), "tokenizer", refusal_text(std::string(status.message()), options));
   return model;
 }
 
