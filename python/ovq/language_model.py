@@ -99,7 +99,7 @@ class LanguageModel(CompiledModule):
         """Decodes tokens [B, T], mostly T = 1 -> logits [B, T, vocab]; `state` moves on in place, no autograd."""
         return self._step(tokens, state, cu_seqlens)
 
-    @with_options(FIELDS, indent=12)
+    @with_options(FIELDS)
     def generate(
         self,
         prompt: Union[str, Sequence[int], Tensor],

@@ -6,7 +6,7 @@ from typing import Any, Dict, List, Optional, Tuple, Type, TypeVar
 import torch
 from torch import Tensor
 
-from .memory import Memory, Path, existing
+from .memory import Memory, Path, allow_loading, existing
 from .state import State, dtype_name
 
 Self = TypeVar("Self", bound="LayerStates")
@@ -135,3 +135,6 @@ def handles_of(op: str, state: Any, cu_seqlens: Optional[Tensor], kind: Type[Lay
 
 def _unpack(kind: Type[LayerStates], tensors: Dict[str, Tensor], metadata: Dict[str, str]) -> LayerStates:
     return kind._from("unpack_states", tensors, metadata)
+
+
+allow_loading(_unpack, MixerState, ModelState)

@@ -3,6 +3,8 @@
 import os
 from typing import Any, Dict, Type, TypeVar, Union
 
+import torch
+
 from ._library import call
 
 Path = Union[str, "os.PathLike[str]"]
@@ -47,6 +49,12 @@ class Memory:
             return cls._wrap(call(op, *arguments))
         except RuntimeError as error:
             raise ValueError(f"{prefix}{error}") from None
+
+
+def allow_loading(*what: Any) -> None:
+    """torch.load reads these, classes and functions, also with weights_only=True (torch 2.5 and later)."""
+    if hasattr(torch.serialization, "add_safe_globals"):
+        torch.serialization.add_safe_globals(list(what))
 
 
 def existing(path: Path) -> str:

@@ -34,7 +34,7 @@ class Mixer(CompiledModule):
         if type is not None:
             fields = fields_of(torch.ops.ovq.mixer_options(type))
             cls.__init__ = constructor(type, fields, positional, Mixer.__init__)
-            cls.__doc__ = documented(cls.__doc__, fields, 8, signature(cls.__init__))
+            cls.__doc__ = documented(cls.__doc__, fields, signature(cls.__init__))
 
     def __init__(
         self, type: str, dim: int, *, device: Any = None, dtype: Optional[torch.dtype] = None, **options: Any

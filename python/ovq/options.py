@@ -1,6 +1,7 @@
 """Keywords, defaults and docstrings of options, made of the lists of fields that C++ has."""
 
 import json
+import re
 import textwrap
 from inspect import Parameter, Signature, signature
 from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Optional, TypeVar
@@ -49,19 +50,20 @@ def _field(
     return Field(name, _TYPES[type], None if optional else default, optional, text)
 
 
-def documented(doc: Optional[str], fields: Iterable[Field], indent: int, own: Signature) -> Optional[str]:
-    """A docstring with a line per option of the signature in place of the line "{options}"."""
-    if doc is None:  # python -OO
-        return None
+def documented(doc: Optional[str], fields: Iterable[Field], own: Signature) -> Optional[str]:
+    """A docstring with a line per option of the signature in place of the line "{options}", indented like it."""
+    place = re.search(r"^( *)\{options\}", doc or "", re.M)  # there is none with python -OO
+    if doc is None or place is None:
+        return doc
     lines: List[str] = []
     for field in fields:
         required = own.parameters[field.name].default is Parameter.empty
-        first, rest = " " * indent, " " * (indent + 4)
+        first, rest = place[1], place[1] + "    "
         lines += textwrap.wrap(field.document(required), 120, initial_indent=first, subsequent_indent=rest)
-    return doc.replace(" " * indent + "{options}", "\n".join(lines))
+    return doc.replace(place[0], "\n".join(lines))
 
 
-def with_options(fields: List[Field], indent: int = 8) -> Callable[[F], F]:
+def with_options(fields: List[Field]) -> Callable[[F], F]:
     """For a function that takes **options: they appear in its signature and docstring, and others are a TypeError."""
     names = {field.name for field in fields}
 
@@ -71,7 +73,7 @@ def with_options(fields: List[Field], indent: int = 8) -> Callable[[F], F]:
         first = next(i for i, p in enumerate(parameters) if p.kind is Parameter.KEYWORD_ONLY)
         keywords = [field.parameter() for field in fields]
         function.__signature__ = own.replace(parameters=parameters[:first] + keywords + parameters[first:])
-        function.__doc__ = documented(function.__doc__, fields, indent, function.__signature__)
+        function.__doc__ = documented(function.__doc__, fields, function.__signature__)
         function._option_names = names
         return function
 

@@ -7,7 +7,7 @@ from typing import Any, Dict, Optional, Tuple
 import torch
 from torch import Tensor
 
-from .memory import Memory, Path, existing
+from .memory import Memory, Path, allow_loading, existing
 from .options import fields_of
 
 FIELDS = fields_of(torch.ops.ovq.ovq_options())
@@ -134,3 +134,6 @@ class State(Memory):
 
 def _from_bytes(data: Tensor) -> State:
     return State._from("state_from_bytes", data)
+
+
+allow_loading(_from_bytes)

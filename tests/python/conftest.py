@@ -7,6 +7,13 @@ import pytest
 import torch
 
 
+def pytest_configure(config):
+    """A warning is a failure, but for those that torch gives of itself."""
+    config.addinivalue_line("filterwarnings", "error")
+    for told in ("`torch.nn.utils.weight_norm` is deprecated", "`torch.jit.script` is not supported"):
+        config.addinivalue_line("filterwarnings", f"ignore:{told}:FutureWarning")
+
+
 @pytest.fixture(autouse=True, scope="session")
 def two_threads():
     os.environ.pop("OVQ_FORCE_REFERENCE", None)

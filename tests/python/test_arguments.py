@@ -209,7 +209,7 @@ def test_required_options_have_no_default():
         assert re.search(r"^ +heads: ", make_layer.__doc__, re.M) and "heads (1)" not in make_layer.__doc__
     for make_layer in (ovq.OVQAttention, ovq.Mamba2):
         for name, parameter in inspect.signature(make_layer).parameters.items():
-            shown = re.search(rf"^ +{name} \((.*?)\): ", make_layer.__doc__, re.M)
+            shown = re.search(rf"^ *{name} \((.*?)\): ", make_layer.__doc__, re.M)
             assert shown is None or shown.group(1) == repr(parameter.default)
 
 

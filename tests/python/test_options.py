@@ -57,7 +57,7 @@ def test_help_of_the_program():
 def test_keyword_and_docstring(what):
     parameter = inspect.signature(what).parameters[NAME]
     assert parameter.kind is inspect.Parameter.KEYWORD_ONLY
-    assert f"{NAME} (False): {TEXT}." in what.__doc__
+    assert f"    {NAME} (False): {TEXT}." in what.__doc__
 
 
 def test_schema():

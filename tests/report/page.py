@@ -61,7 +61,7 @@ def evaluations_of(experiment: dict, seed: int) -> list:
                 slope = len(options["model"]) / 2e5
                 accuracy = min(1, max(0, 0.9 - 0.01 * seed + choice["centroids"] / 1e4 - length * slope))
                 line = {"length": length, "options": task_options, **choice, "accuracy": accuracy, "loss": 1 - accuracy}
-                line |= {"state_bytes": 1000 * length, "tokens_per_second": 1e4 + length}
+                line |= {"state_bytes": 1000 * length + choice["centroids"], "tokens_per_second": 1e4 + length}
                 if request.get("groups"):
                     line["groups"] = [{"group": i, "accuracy": accuracy * i / 30, "loss": 1} for i in range(30)]
                 lines.append(line)
