@@ -122,7 +122,8 @@ def read_page(file: Path) -> ET.Element:
 def check_page(page: ET.Element, claims: dict) -> None:
     rows = page.findall(".//section[@id='scoreboard']//tbody/tr")
     expect(len(rows) == len(claims["claims"]) == 14, f"{len(rows)} claims on the scoreboard")
-    expect(page.find("body")[1].get("id") == "scoreboard", "the scoreboard is not what comes first")
+    order = [section.get("id") for section in page.find("body")[1:3]]
+    expect(order == ["first", "scoreboard"], f"the page begins with {order}, not with source code and the scoreboard")
     for chart in claims["charts"]:
         figure = page.find(f".//figure[@id='chart-{chart['name']}']")
         expect(figure is not None, f"no figure {chart['name']}")
