@@ -14,7 +14,7 @@ namespace ovq::kernels {
 
 // The largest |beta| and weight that are accepted: below them unit queries and keys, and values around one, leave
 // float32 room for logits and sums.
-inline constexpr float kLargestBeta = 1e30f, kLargestWeight = 1e30f;
+inline constexpr float kLargestBeta = 1e35f, kLargestWeight = 1e30f;
 
 // q [B, Tq, Hq, dk], k [B, Tk, Hkv, dk], v [B, Tk, Hkv, dv], beta [Hq]
 void check_inputs(const char* op, const View<const float>& q, const View<const float>& k, const View<const float>& v,

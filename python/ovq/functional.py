@@ -36,7 +36,7 @@ def ovq_attention(
 
     Args:
         q: [B, T, Hq, dk]; k: [B, T, Hkv, dk]; v: [B, T, Hkv, dv]. Hq is a multiple of Hkv. One floating dtype.
-        beta: factor of the logits, a number or a tensor [Hq], within -1e30 and 1e30. beta q . k must be finite in float32
+        beta: factor of the logits, a number or a tensor [Hq], within -1e35 and 1e35. beta q . k must be finite in float32
             (below 3e38), and so must sums of v; what overflows gives NaN.
         {options}
         weights: [B, T, Hkv], positive, at most 1e30: how much each token weighs as a data point (1: as without weights).

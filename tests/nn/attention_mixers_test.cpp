@@ -139,7 +139,7 @@ TEST(AttentionMixerOptions, BadOnesAreNamed) {
             "[attention] kv_heads is 3; must divide heads 4");
   EXPECT_EQ(attention({.heads = {.width = 8, .head_dim = -1}}), "[attention] head_dim is -1; must be at least 1");
   EXPECT_EQ(attention({.heads = {.width = 8, .beta_init = NAN}}),
-            "[attention] beta_init is nan; must be finite, and within -1e+30 and 1e+30");
+            "[attention] beta_init is nan; must be finite, and within -1e+35 and 1e+35");
   EXPECT_EQ(attention({.heads = {.width = 8}, .window = -1}),
             "[attention] window is -1; must be at least 1, or 0 for none");
   EXPECT_EQ(attention({.heads = {.width = 9}, .rope = true}), "[attention] head_dim is 9; must be even with rope");
