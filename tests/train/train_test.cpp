@@ -193,7 +193,7 @@ TEST(Checkpoints, OfAnotherModelIsAnError) {
 TEST(Training, StopsWhenNothingIsFinite) {
   const TemporaryDirectory directory;
   RunOptions options = mini_run("recall", "sw-nope");
-  options.learning_rate = 1e28;
+  options.learning_rate = 1e30;
   options.clip = 0;
   options.warmup = 0;
   const train::Run run = train::Run::create(directory.path() / "run", options);
