@@ -76,9 +76,15 @@ variable_list formula_gradients(const std::function<variable_list(const variable
     copies.push_back(x.defined() && x.requires_grad() ? x.view_as(x) : x);
     if (x.defined() && x.requires_grad()) wanted.push_back(copies.back());
   }
-  const variable_list found =
-      torch::autograd::grad(formula(copies), wanted, d_outputs, /*retain_graph=*/true, /*create_graph=*/true,
-                            /*allow_unused=*/true);
+  const variable_list results = formula(copies);
+  variable_list outputs, d_tracked;  // a state need not depend on all inputs
+  for (size_t i = 0; i < results.size(); ++i) {
+    if (!results[i].requires_grad()) continue;
+    outputs.push_back(results[i]);
+    d_tracked.push_back(d_outputs[i]);
+  }
+  const variable_list found = torch::autograd::grad(outputs, wanted, d_tracked, /*retain_graph=*/true,
+                                                    /*create_graph=*/true, /*allow_unused=*/true);
   variable_list gradients;
   for (size_t i = 0, next = 0; i < inputs.size(); ++i) {
     gradients.push_back(inputs[i].defined() && inputs[i].requires_grad() ? found[next++] : Tensor());

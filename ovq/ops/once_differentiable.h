@@ -12,7 +12,7 @@ namespace ovq::ops {
 // torch.func.
 bool has_tangents(at::TensorList tensors);
 
-// Whether autograd would want to know of an op on them (undefined ones do not count).
+// Whether autograd must record an op on them (undefined ones do not count).
 bool needs_gradient(at::TensorList tensors);
 
 // NotImplementedError if one of them does.

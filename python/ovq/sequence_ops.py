@@ -143,7 +143,7 @@ def mesa(
         return_state: also return [H | G] after the last token.
         cu_seqlens: [sequences + 1]: packed sequences.
         chunk: tokens that are computed together; it does not change the result.
-        iterations: of conjugate gradients, at most.
+        iterations: of conjugate gradients, at most. Second derivatives and forward mode (composed path) solve exactly.
 
     Returns:
         o [B, T, H, dv] in q's dtype, or (o, state).

@@ -175,3 +175,14 @@ def test_the_composed_path_has_them(name):
             with torch.set_grad_enabled(gradients), forward_ad.dual_level():
                 tangent = forward_ad.unpack_dual(function(forward_ad.make_dual(x, v), y)).tangent.detach()
             assert_near(tangent, numeric(lambda x: function(x, y).detach(), x, v), 1e-5)
+
+
+@pytest.mark.parametrize("only", ["q", "k", "v", "g"])
+def test_a_graph_for_each_input_alone(only):
+    """A state that does not depend on the input is in nobody's way."""
+    inputs = {name: rand(1, 7, 2, 4, seed=seed, dtype=torch.float64) for seed, name in enumerate("qkv")}
+    inputs["g"] = -rand(1, 7, 2, seed=9, dtype=torch.float64).abs()
+    inputs[only].requires_grad_()
+    plain = grad(ovq.linear_attention(**inputs).square().sum(), inputs[only])[0]
+    recorded = grad(ovq.linear_attention(**inputs).square().sum(), inputs[only], create_graph=True)[0]
+    assert_near(recorded.detach(), plain, 1e-9)
