@@ -4,6 +4,7 @@
 #include <fstream>
 
 #include "ovq/base/error.h"
+#include "ovq/experiments/corpus.h"
 #include "ovq/experiments/result_tables.h"
 
 namespace ovq::report {
@@ -18,7 +19,9 @@ std::string difference(const ExperimentResult& a, const ExperimentResult& b) {
   train::RunOptions options = b.options;
   options.seed = a.options.seed;
   const std::string differing = experiments::differing_options(a.options, options);
-  return differing.empty() && a.corpus != b.corpus ? "corpus" : differing;
+  const bool texts = !a.corpus.is_null() && !b.corpus.is_null();
+  const bool same = texts ? experiments::same_text(a.corpus, b.corpus) : a.corpus == b.corpus;
+  return differing.empty() && !same ? "corpus" : differing;
 }
 
 // Results of one experiment that were made with different options cannot be averaged: those that most have stay.
