@@ -124,7 +124,7 @@ def main():
             sources[entry["part"]][entry["package"]] = entry["version"]
             totals[entry["part"]] += entry["bytes"]
     except subprocess.CalledProcessError as error:
-        sys.exit(f"code-corpus: {' '.join(map(str, error.cmd))} failed; is the package there (apt-get update)?")
+        sys.exit(f"code-corpus: {' '.join(map(str, error.cmd))} failed; the names of packages are those of Debian 12; did apt-get update run?")
     (unfinished / "sources.json").write_text(json.dumps(sources, indent=1) + "\n")
     os.rename(unfinished, arguments.directory)
     for part, total in totals.items():

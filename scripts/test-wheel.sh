@@ -19,7 +19,7 @@ cd elsewhere
 unset PYTHONPATH
 export PYTHONDONTWRITEBYTECODE=1 OMP_WAIT_POLICY=PASSIVE
 ../venv/bin/python -c 'import ovq, torch; print(f"ovq {ovq.__version__} of {ovq.__file__} with torch {torch.__version__}")'
-tar -xzf ../ovq-*.tar.gz --strip-components 1 --wildcards '*/tests/python'
+tar -xzf ../ovq-*.tar.gz --strip-components 1  # the tests look at sources and docs, too
 ../venv/bin/python -m pytest -q -p no:cacheprovider tests/python "$@"
 for example in drop_in generate ddp; do
   echo "== examples/python/$example.py"
