@@ -52,7 +52,7 @@ if(OVQ_BUILD_CLI)
   add_test(NAME report.page
     COMMAND /usr/bin/python3 ${CMAKE_CURRENT_LIST_DIR}/report/page.py $<TARGET_FILE:ovq> ${PROJECT_SOURCE_DIR})
   add_test(NAME cli.completion COMMAND ${CMAKE_CURRENT_LIST_DIR}/cli/completion.sh $<TARGET_FILE:ovq>)
-  set_tests_properties(cli.kill_resume cli.errors cli.text experiments.reproduce report.page PROPERTIES TIMEOUT 300 COST 15 ENVIRONMENT OMP_WAIT_POLICY=PASSIVE)
+  set_tests_properties(cli.kill_resume cli.errors cli.text experiments.reproduce report.page PROPERTIES TIMEOUT 900 COST 15 ENVIRONMENT OMP_WAIT_POLICY=PASSIVE)
 endif()
 
 if(OVQ_BUILD_CLI)
@@ -69,5 +69,5 @@ add_test(NAME example.python.generate COMMAND /usr/bin/python3 ${PROJECT_SOURCE_
 add_test(NAME example.python.ddp COMMAND /usr/bin/python3 ${PROJECT_SOURCE_DIR}/examples/python/ddp.py)
 add_test(NAME example.readme
   COMMAND /usr/bin/python3 ${CMAKE_CURRENT_LIST_DIR}/markdown.py --run ${PROJECT_SOURCE_DIR}/README.md)
-set_tests_properties(python example.python.drop_in example.python.generate example.python.ddp example.readme PROPERTIES TIMEOUT 300 COST 20
+set_tests_properties(python example.python.drop_in example.python.generate example.python.ddp example.readme PROPERTIES TIMEOUT 900 COST 20
   ENVIRONMENT "PYTHONPATH=${PROJECT_BINARY_DIR}/python;OMP_WAIT_POLICY=PASSIVE;PYTHONDONTWRITEBYTECODE=1")
