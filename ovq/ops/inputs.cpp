@@ -4,7 +4,8 @@
 
 #include "ovq/kernels/checks.h"
 #include "ovq/kernels/parallel.h"
-#include "ovq/ops/once_differentiable.h"
+#include "ovq/ops/dispatched.h"
+#include "ovq/ops/packed.h"
 #include "ovq/ops/tensor_view.h"
 #include "ovq/ops/torch_compat.h"
 
@@ -20,23 +21,13 @@ void check_tensor(const char* op, const char* name, const Tensor& x) {
   check(x.dim() == 4, op, name, " has ", x.dim(), " dimensions; must have 4: [batch, time, heads, dim]");
 }
 
-std::vector<int64_t> offsets(const char* op, const c10::optional<Tensor>& cu_seqlens) {
-  if (!cu_seqlens || !cu_seqlens->defined()) return {};
-  TORCH_CHECK_TYPE(at::isIntegralType(cu_seqlens->scalar_type(), false), "[", op, "] cu_seqlens has dtype ",
-                   cu_seqlens->scalar_type(), "; must be an integer one");
-  check(cu_seqlens->dim() == 1 && cu_seqlens->numel() >= 1, op, "cu_seqlens has ", cu_seqlens->dim(),
-        " dimensions; must have 1, with at least one element");
-  const Tensor flat = cu_seqlens->to(at::kCPU, at::kLong).contiguous();
-  return {flat.data_ptr<int64_t>(), flat.data_ptr<int64_t>() + flat.numel()};
-}
-
 void check_weights(const char* op, const Tensor& weights, const Tensor& k, bool fused) {
   TORCH_CHECK_TYPE(at::isFloatingType(weights.scalar_type()), "[", op, "] weights has dtype ", weights.scalar_type(),
                    "; must be a floating one");
   check(weights.device() == k.device(), op, "weights is on ", weights.device().str(), "; must be on k's ",
         k.device().str());
-  check(weights.sizes() == k.sizes().slice(0, 3), op, "weights is ", weights.sizes(), "; must be ",
-        k.sizes().slice(0, 3), ", one for each token and kv head");
+  check(weights.sym_sizes() == k.sym_sizes().slice(0, 3), op, "weights is ", weights.sym_sizes(), "; must be ",
+        k.sym_sizes().slice(0, 3), ", one for each token and kv head");
   if (weights.is_meta() || fused) return;  // the plan looks at the values
   const Tensor values = weights.detach();
   check(at::logical_and(values > 0, values <= kernels::kLargestWeight).all().item<bool>(), op,
@@ -64,6 +55,7 @@ Inputs make_inputs(const char* op, const Tensor& q, const Tensor& k, const Tenso
     check(x->device() == q.device() || x->dim() == 0, op, name, " is on ", x->device().str(), "; must be on q's ",
           q.device().str());
   }
+  const bool traced = is_traced({q, k, v, beta, weights.value_or(Tensor()), cu_seqlens.value_or(Tensor())});
   const bool autocast = autocast_on();
   if (!autocast) {  // autocast leaves a mix of dtypes behind
     for (const auto& [name, x] : {std::pair{"k", &k}, {"v", &v}}) {
@@ -75,10 +67,10 @@ Inputs make_inputs(const char* op, const Tensor& q, const Tensor& k, const Tenso
 
   Inputs inputs;
   inputs.dtype = q.scalar_type();
-  inputs.cu_seqlens = offsets(op, cu_seqlens);
   const bool weighted = weights && weights->defined();
   const bool half = q.scalar_type() == at::kHalf || q.scalar_type() == at::kBFloat16;
   inputs.path = path_of(op, q, backend);
+  if (inputs.path != Path::fused || !traced) inputs.cu_seqlens = offsets_of(op, cu_seqlens);
   if (inputs.path == Path::fused) refuse_tangents(op, {q, k, v, beta, weights.value_or(Tensor())});
   // On the CPU torch has no products of halves.
   const at::ScalarType inside = inputs.path == Path::fused || (half && q.is_cpu()) ? at::kFloat : q.scalar_type();
@@ -93,7 +85,7 @@ Inputs make_inputs(const char* op, const Tensor& q, const Tensor& k, const Tenso
     inputs.weights = weights->to(inside);
   }
   inputs.beta = beta.to(q.device(), inside).reshape({-1});
-  if (beta.dim() == 0 || beta.numel() == 1) inputs.beta = inputs.beta.expand({q.size(2)});
+  if (beta.dim() == 0 || beta.sym_numel() == 1) inputs.beta = inputs.beta.expand_symint({q.sym_size(2)});
   inputs.beta = inputs.beta.contiguous();
   return inputs;
 }

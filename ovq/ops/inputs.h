@@ -19,7 +19,7 @@ enum class Path {
 struct Inputs {
   at::Tensor q, k, v, beta;         // of one dtype, float32 on the fused path; rows contiguous there
   at::Tensor weights;               // [B, T, Hkv] of the same; undefined: none
-  std::vector<int64_t> cu_seqlens;  // empty: not packed
+  std::vector<int64_t> cu_seqlens;  // empty: not packed, or traced and fused
   at::ScalarType dtype;             // of the output
   Path path;
 };

@@ -5,6 +5,7 @@
 #include "ovq/base/blas.h"
 #include "ovq/base/json_fields.h"
 #include "ovq/ops/attention.h"
+#include "ovq/ops/option_schema.h"
 #include "ovq/ops/ovq_attention.h"
 
 namespace {
@@ -19,86 +20,20 @@ using torch::jit::Stack;
 
 constexpr const char* kOp = "ovq_attention";
 
-// ", int chunk=128, ..."
-class SchemaText {
- public:
-  template <class T>
-  void operator()(const char* name, const T& value, const char*, const ovq::Range& = {}) {
-    text_ << ", ";
-    if constexpr (std::is_same_v<T, bool>) {
-      text_ << "bool " << name << (value ? "=True" : "=False");
-    } else if constexpr (std::is_enum_v<T>) {
-      text_ << "str " << name << "='" << ovq::name_of(value) << "'";
-    } else if constexpr (ovq::is_optional<T>) {
-      text_ << "float? " << name << "=None";
-    } else if constexpr (std::is_floating_point_v<T>) {
-      text_ << "float " << name << "=" << std::showpoint << value;
-    } else {
-      text_ << "int " << name << "=" << value;
-    }
-  }
-  std::string text() const { return text_.str(); }
-
- private:
-  std::ostringstream text_;
-};
-
-// Options as they lie on the stack, in the order of the schema.
-class StackReader {
- public:
-  explicit StackReader(c10::ArrayRef<IValue> values) : values_(values) {}
-
-  template <class T>
-  void operator()(const char* name, T& value, const char*, const ovq::Range& = {}) {
-    const IValue& given = values_[next_++];
-    if constexpr (std::is_same_v<T, bool>) {
-      value = given.toBool();
-    } else if constexpr (std::is_enum_v<T>) {
-      const auto found = ovq::enum_named<T>(given.toStringRef());
-      ovq::check(found.has_value(), kOp, name, " is '", given.toStringRef(), "'; must be ", ovq::allowed_names(value));
-      value = *found;
-    } else if constexpr (ovq::is_optional<T>) {
-      if (!given.isNone()) value = static_cast<typename T::value_type>(given.toDouble());
-    } else if constexpr (std::is_floating_point_v<T>) {
-      value = static_cast<T>(given.toDouble());
-    } else {
-      if (std::is_unsigned_v<T> && given.toInt() < 0) {
-        ovq::fail(kOp, name, " is ", given.toInt(), "; must be an integer of at least 0");
-      }
-      value = static_cast<T>(given.toInt());
-    }
-  }
-  size_t read() const { return next_; }
-
- private:
-  c10::ArrayRef<IValue> values_;
-  size_t next_ = 0;
-};
-
 constexpr const char* kInputs = "Tensor q, Tensor k, Tensor v, Tensor beta";
 constexpr const char* kLast = ", Tensor? cu_seqlens=None, Tensor? weights=None, str? backend=None";
 constexpr const char* kStates = "__torch__.torch.classes.ovq.State[]";
 constexpr size_t kInputCount = 4, kLastCount = 3;
 
 std::string schema(const std::string& name, const std::string& returns, const std::string& more = "") {
-  SchemaText options;
-  OvqOptions defaults;
-  list_fields(options, defaults);
-  return name + "(" + kInputs + options.text() + kLast + more + ") -> " + returns;
-}
-
-size_t option_count() {
-  size_t count = 0;
-  const auto counting = [&](const auto&...) { ++count; };
-  OvqOptions options;
-  list_fields(counting, options);
-  return count;
+  return name + "(" + kInputs + ovq::ops::option_arguments<OvqOptions>() + kLast + more + ") -> " + returns;
 }
 
 // The arguments of such a schema, taken off the stack.
 struct OvqArguments {
-  explicit OvqArguments(Stack& stack) : values(torch::jit::pop(stack, kInputCount + option_count() + kLastCount)) {
-    StackReader reader(c10::ArrayRef<IValue>(values).slice(kInputCount));
+  explicit OvqArguments(Stack& stack)
+      : values(torch::jit::pop(stack, kInputCount + ovq::ops::option_count<OvqOptions>() + kLastCount)) {
+    ovq::ops::StackReader reader(kOp, c10::ArrayRef<IValue>(values).slice(kInputCount));
     list_fields(reader, options);
     const size_t last = kInputCount + reader.read();
     cu_seqlens = values[last].toOptional<Tensor>();

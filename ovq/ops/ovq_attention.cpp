@@ -1,14 +1,18 @@
 #include "ovq/ops/ovq_attention.h"
 
 #include <torch/csrc/autograd/custom_function.h>
+#include <torch/library.h>
 
 #include <algorithm>
 #include <utility>
 
 #include "ovq/kernels/ovq_attention.h"
+#include "ovq/ops/dispatched.h"
 #include "ovq/ops/inputs.h"
 #include "ovq/ops/once_differentiable.h"
+#include "ovq/ops/option_schema.h"
 #include "ovq/ops/output_memory.h"
+#include "ovq/ops/packed.h"
 #include "ovq/ops/tensor_view.h"
 
 namespace ovq::ops {
@@ -20,6 +24,7 @@ using kernels::OvqState;
 using kernels::StateDtype;
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
+using torch::jit::Stack;
 
 constexpr const char* kOp = "ovq_attention";
 
@@ -31,7 +36,6 @@ struct OvqCall : torch::CustomClassHolder {
   std::vector<std::shared_ptr<OvqState>> initial;  // empty: from the start
   std::vector<std::shared_ptr<OvqState>> final;    // set by forward if wanted
   StateDtype state_dtype = StateDtype::float32;    // of new ones
-  bool want_states = false;
   bool want_gradients = false;
 };
 using OvqCallPtr = c10::intrusive_ptr<OvqCall>;
@@ -59,7 +63,7 @@ std::vector<OvqState> working_states(const Tensor& q, const Tensor& k, const Ten
   std::vector<OvqState> states;
   if (!call.initial.empty()) {
     for (const auto& state : call.initial) states.push_back(*state);
-  } else if (call.want_states) {
+  } else {
     const int64_t batch = call.cu_seqlens.empty() ? q.size(0) : 1;
     states.assign(state_count(call.cu_seqlens),
                   OvqState({batch, k.size(2), k.size(3), v.size(3)}, call.options, call.state_dtype));
@@ -67,12 +71,130 @@ std::vector<OvqState> working_states(const Tensor& q, const Tensor& k, const Ten
   return states;
 }
 
+// The dispatched ops take and give
+//   ovq_attention_forward(q, k, v, beta, cu_seqlens, weights, keep, <options>) -> (o, lse, assignments)
+//   ovq_attention_backward(d_o, q, k, v, beta, o, lse, assignments, cu_seqlens, weights, <options>)
+//     -> (d_q, d_k, d_v, d_beta, d_weights)
+// Without `keep` lse and assignments are empty, and without weights d_weights is.
+struct DispatchedCall {
+  std::vector<Tensor> tensors;
+  OvqCall call;
+  Tensor q, k, v, beta, weights;
+  bool keep = true;
+
+  // `count` tensors are given, of which q is number `q_index`.
+  DispatchedCall(Stack& stack, size_t count, size_t q_index, bool has_keep) {
+    const size_t first_option = count + (has_keep ? 3 : 2);
+    const std::vector<c10::IValue> values = torch::jit::pop(stack, first_option + option_count<OvqOptions>());
+    for (size_t i = 0; i < count; ++i) tensors.push_back(values[i].toTensor());
+    call.cu_seqlens = offsets_of(kOp, values[count].toOptional<Tensor>());
+    const auto given = values[count + 1].toOptional<Tensor>();
+    if (has_keep) keep = values[count + 2].toBool();
+    StackReader reader(kOp, c10::ArrayRef<c10::IValue>(values).slice(first_option));
+    list_fields(reader, call.options);
+    q = with_contiguous_rows(tensors[q_index]);
+    k = with_contiguous_rows(tensors[q_index + 1]);
+    v = with_contiguous_rows(tensors[q_index + 2]);
+    beta = tensors[q_index + 3].contiguous();
+    call.options.weighted = given.has_value();
+    if (given) weights = *given;
+    call.plan = kernels::plan_ovq_attention(kOp, inputs());
+  }
+
+  kernels::OvqInputs inputs() const { return kernel_inputs(q, k, v, beta, weights, call); }
+};
+
+std::span<int32_t> assignments_of(const Tensor& x) { return {x.data_ptr<int32_t>(), static_cast<size_t>(x.numel())}; }
+
+void dispatched_forward(const c10::OperatorHandle&, Stack* stack) {
+  RECORD_USER_SCOPE("ovq::ovq_attention_forward");
+  use_torch_threads();
+  const DispatchedCall in(*stack, 4, 0, true);
+  const Tensor &q = in.q, o = empty_output({q.size(0), q.size(1), q.size(2), in.v.size(3)});
+  Tensor lse = absent(q), assignments = at::empty({0}, q.options().dtype(at::kInt));
+  kernels::OvqOutputs outputs = {.o = view_of(o), .lse = {}, .assignments = {}};
+  if (in.keep) {
+    lse = at::empty({q.size(0), q.size(1), q.size(2), 1}, q.options());
+    assignments = at::empty({in.call.plan.assignments}, q.options().dtype(at::kInt));
+    outputs.lse = view_of(lse);
+    outputs.assignments = assignments_of(assignments);
+  }
+  kernels::ovq_attention_forward(in.call.plan, in.inputs(), outputs, {});
+  torch::jit::push(*stack, o, lse, assignments);
+}
+
+void dispatched_backward(const c10::OperatorHandle&, Stack* stack) {
+  RECORD_USER_SCOPE("ovq::ovq_attention_backward");
+  use_torch_threads();
+  const DispatchedCall in(*stack, 8, 1, false);
+  const Tensor d_o = with_contiguous_rows(in.tensors[0]), o = with_contiguous_rows(in.tensors[5]);
+  const Tensor &lse = in.tensors[6], &assignments = in.tensors[7];
+  const Tensor d_q = empty_output(in.q.sizes()), d_k = empty_output(in.k.sizes()), d_v = empty_output(in.v.sizes());
+  const Tensor d_beta = empty_output(in.beta.sizes());
+  const bool weighted = in.weights.defined();
+  const Tensor d_weights = weighted ? empty_output(in.weights.sizes()) : absent(in.q);
+  kernels::ovq_attention_backward(
+      in.call.plan, in.inputs(),
+      {.o = view_of(o), .lse = view_of(lse), .assignments = assignments_of(assignments), .initial = {}},
+      {.d_o = view_of(d_o), .d_final = {}},
+      {.d_q = view_of(d_q),
+       .d_k = view_of(d_k),
+       .d_v = view_of(d_v),
+       .d_beta = span_of(d_beta),
+       .d_initial = {},
+       .d_weights = weighted ? weight_view_of(d_weights) : kernels::View<float>{}});
+  torch::jit::push(*stack, d_q, d_k, d_v, d_beta, d_weights);
+}
+
+// Without states.
 class FusedOvqAttention : public OnceDifferentiable<FusedOvqAttention> {
  public:
   static constexpr const char* kOp = ovq::ops::kOp;
 
+  static Tensor forward(AutogradContext* context, const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& beta,
+                        const c10::optional<Tensor>& weights, const OvqOptions& options,
+                        const c10::optional<Tensor>& cu_seqlens, bool keep) {
+    static const auto op = c10::Dispatcher::singleton().findSchemaOrThrow("ovq::ovq_attention_forward", "");
+    Stack stack{q, k, v, beta, cu_seqlens, weights, keep};
+    call_with_options(op, stack, options);
+    if (keep) {
+      const Tensor packed = cu_seqlens ? *cu_seqlens : Tensor(), factors = weights ? *weights : Tensor();
+      context->save_for_backward(
+          {q, k, v, beta, stack[0].toTensor(), stack[1].toTensor(), stack[2].toTensor(), factors, packed});
+      const auto kept = c10::make_intrusive<OvqCall>();
+      kept->options = options;
+      context->saved_data["call"] = c10::IValue::make_capsule(kept);
+    }
+    return stack[0].toTensor();
+  }
+
+  static variable_list backward_once(AutogradContext* context, variable_list gradients) {
+    static const auto op = c10::Dispatcher::singleton().findSchemaOrThrow("ovq::ovq_attention_backward", "");
+    const variable_list saved = context->get_saved_variables();
+    const auto capsule = context->saved_data["call"].toCapsule();
+    Stack stack{gradients[0], saved[0], saved[1], saved[2],           saved[3],
+                saved[4],     saved[5], saved[6], optional(saved[8]), optional(saved[7])};
+    call_with_options(op, stack, static_cast<const OvqCall&>(*capsule).options);
+    const auto result = [&](size_t i) { return stack[i].toTensor(); };
+    const Tensor d_weights = saved[7].defined() ? result(4) : Tensor();
+    return {result(0), result(1), result(2), result(3), d_weights, Tensor(), Tensor(), Tensor()};
+  }
+
+ private:
+  static void call_with_options(const c10::OperatorHandle& op, Stack& stack, OvqOptions options) {
+    StackWriter writer(stack);
+    list_fields(writer, options);
+    const at::AutoDispatchBelowADInplaceOrView below_autograd;
+    op.callBoxed(&stack);
+  }
+};
+
+class FusedOvqAttentionWithStates : public OnceDifferentiable<FusedOvqAttentionWithStates> {
+ public:
+  static constexpr const char* kOp = ovq::ops::kOp;
+
   // `more`: the weights, if there are any, then the tensors of the incoming states. Outputs: o, then the tensors of
-  // each state if wanted.
+  // each state.
   static variable_list forward(AutogradContext* context, const Tensor& q, const Tensor& k, const Tensor& v,
                                const Tensor& beta, at::TensorList more, const OvqCallPtr& call) {
     RECORD_USER_SCOPE("ovq::ovq_attention_forward");
@@ -93,7 +215,6 @@ class FusedOvqAttention : public OnceDifferentiable<FusedOvqAttention> {
 
     variable_list results = {o};
     for (OvqState& state : states) {
-      if (!call->want_states) break;
       call->final.push_back(std::make_shared<OvqState>(std::move(state)));
       for (const Tensor& x : views_of(call->final.back()).list()) results.push_back(x);
     }
@@ -118,12 +239,7 @@ class FusedOvqAttention : public OnceDifferentiable<FusedOvqAttention> {
     const Tensor d_o = gradients[0].defined() ? with_contiguous_rows(gradients[0]) : at::zeros_like(o);
     // Gradients of the final states count only where there are initial ones or a fresh start: both are given to the
     // kernel.
-    std::vector<OvqState> initial;
-    if (!call.initial.empty()) {
-      for (const auto& state : call.initial) initial.push_back(*state);
-    } else if (call.want_states) {
-      initial = working_states(q, k, v, call);
-    }
+    const std::vector<OvqState> initial = working_states(q, k, v, call);
     std::vector<Tensor> kept;  // what the views below look into
     std::vector<kernels::OvqStateGradients<const float>> d_final;
     const auto view = [&](Tensor gradient) -> kernels::View<const float> {
@@ -255,13 +371,12 @@ void check_no_gradients(const std::vector<StatePtr>& states, StateDtype new_stat
   if (states.empty() && new_states == StateDtype::bfloat16) refuse("the state is to be");
 }
 
-OvqResult run_fused(const Inputs& in, const OvqOptions& options, kernels::OvqPlan plan,
-                    const std::vector<StatePtr>& states, bool want_states, StateDtype state_dtype) {
+OvqResult run_fused_with_states(const Inputs& in, const OvqOptions& options, kernels::OvqPlan plan,
+                                const std::vector<StatePtr>& states, StateDtype state_dtype) {
   const OvqCallPtr call = c10::make_intrusive<OvqCall>();
   call->options = options;
   call->cu_seqlens = in.cu_seqlens;
   call->plan = std::move(plan);
-  call->want_states = want_states;
   call->state_dtype = state_dtype;
   std::vector<Tensor> more;
   if (options.weighted) more.push_back(in.weights);
@@ -273,7 +388,7 @@ OvqResult run_fused(const Inputs& in, const OvqOptions& options, kernels::OvqPla
   for (const Tensor& tensor : more) gradients = gradients || tensor.requires_grad();
   call->want_gradients = gradients && at::GradMode::is_enabled();
   if (call->want_gradients) check_no_gradients(states, state_dtype);
-  variable_list out = FusedOvqAttention::apply(in.q, in.k, in.v, in.beta, at::TensorList(more), call);
+  variable_list out = FusedOvqAttentionWithStates::apply(in.q, in.k, in.v, in.beta, at::TensorList(more), call);
   OvqResult result;
   result.o = out[0].to(in.dtype);
   for (size_t i = 0; i < call->final.size(); ++i) {
@@ -287,15 +402,22 @@ OvqResult run_fused(const Inputs& in, const OvqOptions& options, kernels::OvqPla
   return result;
 }
 
-OvqResult run(const Inputs& in, OvqOptions options, const std::vector<StatePtr>& states, bool want_states,
-              StateDtype state_dtype = StateDtype::float32) {
+OvqResult run(const Inputs& in, OvqOptions options, const c10::optional<Tensor>& cu_seqlens,
+              const std::vector<StatePtr>& states, bool want_states, StateDtype state_dtype = StateDtype::float32) {
   options.weighted = in.weights.defined();
+  if (in.path == Path::fused && !want_states) {
+    check(options.trial == kernels::Trial::none, kOp, "trial is ", name_of(options.trial),
+          "; the kernels have none, only the composed path does");
+    const Tensor o = FusedOvqAttention::apply(in.q, in.k, in.v, in.beta, optional(in.weights), options, cu_seqlens,
+                                              needs_gradient({in.q, in.k, in.v, in.beta, in.weights}));
+    return {o.to(in.dtype), {}};
+  }
   kernels::OvqPlan plan = make_plan(kOp, in, options, states, want_states);
   if (in.path == Path::meta) {
     check(!want_states, kOp, "meta tensors have no state");
     return {at::empty({in.q.size(0), in.q.size(1), in.q.size(2), in.v.size(3)}, in.q.options()), {}};
   }
-  if (in.path == Path::fused) return run_fused(in, options, std::move(plan), states, want_states, state_dtype);
+  if (in.path == Path::fused) return run_fused_with_states(in, options, std::move(plan), states, state_dtype);
   check(state_dtype == StateDtype::float32, kOp, "state_dtype is ", name_of(state_dtype),
         "; these inputs take the plain path (device, dtype, backend or OVQ_FORCE_REFERENCE), which has no such states");
   return run_plain(in, options, states);
@@ -310,15 +432,17 @@ Backend for_trial(const OvqOptions& options, Backend backend) {
 
 Tensor ovq_attention(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& beta, const OvqOptions& options,
                      const c10::optional<Tensor>& cu_seqlens, const c10::optional<Tensor>& weights, Backend backend) {
-  return run(make_inputs(kOp, q, k, v, beta, cu_seqlens, weights, for_trial(options, backend)), options, {}, false).o;
+  return run(make_inputs(kOp, q, k, v, beta, cu_seqlens, weights, for_trial(options, backend)), options, cu_seqlens, {},
+             false)
+      .o;
 }
 
 OvqResult ovq_attention_with_state(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& beta,
                                    const OvqOptions& options, const c10::optional<Tensor>& cu_seqlens,
                                    const std::vector<StatePtr>& states, const c10::optional<Tensor>& weights,
                                    Backend backend, StateDtype state_dtype) {
-  return run(make_inputs(kOp, q, k, v, beta, cu_seqlens, weights, for_trial(options, backend)), options, states, true,
-             state_dtype);
+  return run(make_inputs(kOp, q, k, v, beta, cu_seqlens, weights, for_trial(options, backend)), options, cu_seqlens,
+             states, true, state_dtype);
 }
 
 OvqOptions options_of(const char* op, const std::vector<StatePtr>& states) {
@@ -375,6 +499,23 @@ Tensor ovq_step(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor&
   }
   put_back();
   return o.to(in.dtype);
+}
+
+TORCH_LIBRARY_FRAGMENT(ovq, library) {
+  const std::string inputs = "Tensor q, Tensor k, Tensor v, Tensor beta";
+  const std::string more = ", Tensor? cu_seqlens, Tensor? weights", options = option_arguments<OvqOptions>();
+  library.def(("ovq_attention_forward(" + inputs + more + ", bool keep" + options +
+               ") -> (Tensor o, Tensor lse, Tensor assignments)")
+                  .c_str());
+  library.impl(
+      "ovq_attention_forward",
+      torch::dispatch(c10::DispatchKey::CPU, torch::CppFunction::makeFromBoxedFunction<&dispatched_forward>()));
+  library.def(("ovq_attention_backward(Tensor d_o, " + inputs + ", Tensor o, Tensor lse, Tensor assignments" + more +
+               options + ") -> (Tensor d_q, Tensor d_k, Tensor d_v, Tensor d_beta, Tensor d_weights)")
+                  .c_str());
+  library.impl(
+      "ovq_attention_backward",
+      torch::dispatch(c10::DispatchKey::CPU, torch::CppFunction::makeFromBoxedFunction<&dispatched_backward>()));
 }
 
 }  // namespace ovq::ops

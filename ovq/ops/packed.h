@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "ovq/kernels/checks.h"
+#include "ovq/ops/dispatched.h"
 
 namespace ovq::ops {
 
@@ -16,6 +17,10 @@ inline std::vector<int64_t> offsets_of(const char* op, const c10::optional<at::T
                    cu_seqlens->scalar_type(), "; must be an integer one");
   check(cu_seqlens->dim() == 1 && cu_seqlens->numel() >= 1, op, "cu_seqlens has ", cu_seqlens->dim(),
         " dimensions; must have 1, with at least one element");
+  if (is_traced({*cu_seqlens})) {
+    cu_seqlens->select(0, 0).item();  // torch.compile breaks its graph here
+    fail(op, "cu_seqlens has no values while this call is traced; must be left out, or the call left to eager mode");
+  }
   const at::Tensor flat = cu_seqlens->to(at::kCPU, at::kLong).contiguous();
   return {flat.data_ptr<int64_t>(), flat.data_ptr<int64_t>() + flat.numel()};
 }

@@ -2,6 +2,7 @@
 // token and give the one after the last, both new tensors; with packed sequences there is one for each of them.
 #include <torch/library.h>
 
+#include "ovq/ops/dispatched.h"
 #include "ovq/ops/gated_delta_rule.h"
 #include "ovq/ops/linear_attention.h"
 #include "ovq/ops/mesa.h"
@@ -28,8 +29,6 @@ struct Argument {
   const Tensor& x;
   int flags = 0;
 };
-
-Tensor or_undefined(const OptionalTensor& x) { return x.value_or(Tensor()); }
 
 void check_arguments(const char* op, std::initializer_list<Argument> arguments) {
   const Argument& first = *arguments.begin();

@@ -5,6 +5,7 @@
 
 #include "ovq/kernels/short_convolution.h"
 #include "ovq/ops/cpu_loops.h"
+#include "ovq/ops/dispatched.h"
 #include "ovq/ops/inputs.h"
 #include "ovq/ops/once_differentiable.h"
 #include "ovq/ops/output_memory.h"
@@ -225,9 +226,6 @@ class FusedShortConvolution : public OnceDifferentiable<FusedShortConvolution> {
     return {d_x, d_taps.t(), d_bias, d_before, Tensor(), Tensor()};
   }
 };
-
-// For autograd functions, which take no undefined tensors.
-c10::optional<Tensor> optional(const Tensor& x) { return x.defined() ? c10::optional<Tensor>(x) : c10::nullopt; }
 
 // Shifted slices times rows of the weight.
 Tensor plain_convolution(const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& before) {

@@ -11,7 +11,7 @@
 namespace ovq::ops {
 
 inline at::Tensor with_contiguous_rows(const at::Tensor& x) {
-  return x.size(-1) <= 1 || x.stride(-1) == 1 ? x : x.contiguous();
+  return x.sym_size(-1) <= 1 || x.sym_stride(-1) == 1 ? x : x.contiguous();
 }
 
 // [B, T, H, D] float tensor with contiguous rows

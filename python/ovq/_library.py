@@ -7,6 +7,8 @@ from typing import Any, Callable, List, Optional
 
 import torch
 
+from ._fake import register
+
 _WRONG_TYPE = re.compile(r"Expected a value of type '(.*)' for argument '(.*)' but instead found type '(.*)'\.")
 
 LIBRARY = Path(__file__).absolute().parent / "libovq_models.so"  # brings those of the layers and the ops
@@ -29,6 +31,7 @@ def load() -> None:
         torch.ops.load_library(str(LIBRARY))
     except OSError as error:
         raise ImportError(f"ovq: cannot load {LIBRARY} with torch {torch.__version__}: {error}") from error
+    register()
     # OpenBLAS chose its kernels when torch was imported; only the user can have it choose others.
     advice = torch.ops.ovq.blas_advice()
     if advice:
