@@ -61,13 +61,6 @@ bool needs_gradient(at::TensorList tensors) {
 }
 
 void refuse_tangents(const char* op, at::TensorList tensors) {
-  const bool mapped = std::any_of(tensors.begin(), tensors.end(), [](const Tensor& x) {
-    return x.defined() && x.key_set().has(c10::DispatchKey::FuncTorchBatched);
-  });
-  TORCH_CHECK_NOT_IMPLEMENTED(
-      !mapped, "[", op,
-      "] the fused path cannot be mapped by torch.func.vmap; fold the mapped dimension into the "
-      "batch: x.flatten(0, 1) before the op, unflatten after it");
   TORCH_CHECK_NOT_IMPLEMENTED(!has_tangents(tensors), "[", op,
                               "] the fused path cannot be differentiated in forward mode or by torch.func", kWayOut);
 }
