@@ -7,19 +7,12 @@
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 
-#include <algorithm>
+#include <utility>
 
 #include "ovq/ops/once_differentiable.h"
+#include "ovq/ops/sizes.h"
 
 namespace ovq::ops {
-
-// Whether one of them stands for a tensor without data, whose sizes may be symbols: ask for sym_sizes(), not sizes(),
-// and leave what needs data to a dispatched op.
-inline bool is_traced(at::TensorList tensors) {
-  constexpr c10::DispatchKeySet kTracing{c10::DispatchKey::Python, c10::DispatchKey::Functionalize};
-  return std::any_of(tensors.begin(), tensors.end(),
-                     [&](const at::Tensor& x) { return x.defined() && x.key_set().has_any(kTracing); });
-}
 
 // Whether a call has to go through its autograd function: for a gradient, or to be traced.
 inline bool is_recorded(at::TensorList tensors) { return needs_gradient(tensors) || is_traced(tensors); }
@@ -43,7 +36,7 @@ inline c10::optional<at::Tensor> optional(const at::Tensor& x) {
 }
 inline at::Tensor or_undefined(const c10::optional<at::Tensor>& x) { return x.value_or(at::Tensor()); }
 
-// The place of a result that is not wanted, and back.
+// In the place of a result that is not wanted.
 inline at::Tensor absent(const at::Tensor& like) { return at::empty({0}, like.options()); }
 
 }  // namespace ovq::ops

@@ -1,6 +1,9 @@
 #include "ovq/ops/gated_delta_rule.h"
 
+#include <torch/library.h>
+
 #include <cmath>
+#include <tuple>
 #include <vector>
 
 #include "ovq/kernels/gated_delta_rule.h"
@@ -223,57 +226,85 @@ kernels::GatedDeltaRuleInputs delta_views(const Tensor& q, const Tensor& k, cons
           .cu_seqlens = borders};
 }
 
+std::tuple<Tensor, Tensor, Tensor> gated_delta_rule_forward(const Tensor& q_any, const Tensor& k_any,
+                                                            const Tensor& v_any, const Tensor& g, const Tensor& beta,
+                                                            const Tensor& state_any,
+                                                            const c10::optional<Tensor>& starts) {
+  RECORD_USER_SCOPE("ovq::gated_delta_rule_forward");
+  use_torch_threads();
+  const Tensor q = with_contiguous_rows(q_any), k = with_contiguous_rows(k_any), v = with_contiguous_rows(v_any);
+  const Tensor state = with_contiguous_rows(state_any);
+  const std::vector<int64_t> borders = borders_of(kGatedDeltaRule, or_undefined(starts), q.size(1));
+  const kernels::GatedDeltaRuleInputs in = delta_views(q, k, v, g, beta, state, borders);
+  const int64_t floats = kernels::saved_floats(in);
+  const Tensor o = empty_output(v.sizes()), after = state_after(state, borders), saved = saved_memory(floats, borders);
+  kernels::gated_delta_rule_forward(
+      in, {.o = view_of(o), .state = optional_state_view_of(after), .saved = span_of(saved).first(floats)});
+  return {o, defined_or_absent(after, v), saved};
+}
+
+std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> gated_delta_rule_backward(
+    const c10::optional<Tensor>& d_o, const c10::optional<Tensor>& d_after, const Tensor& q_any, const Tensor& k_any,
+    const Tensor& v_any, const Tensor& g, const Tensor& beta, const Tensor& state_any, const Tensor& saved,
+    const c10::optional<Tensor>& starts, bool wants_d_state) {
+  RECORD_USER_SCOPE("ovq::gated_delta_rule_backward");
+  use_torch_threads();
+  const Tensor q = with_contiguous_rows(q_any), k = with_contiguous_rows(k_any), v = with_contiguous_rows(v_any);
+  const Tensor state = with_contiguous_rows(state_any), d_rows = rows_or_zeros(d_o, v), d_last = rows_or_none(d_after);
+  const std::vector<int64_t> borders = borders_of(kGatedDeltaRule, or_undefined(starts), q.size(1));
+  const kernels::GatedDeltaRuleInputs in = delta_views(q, k, v, g, beta, state, borders);
+  const Tensor d_q = empty_output(q.sizes()), d_k = empty_output(k.sizes()), d_v = empty_output(v.sizes());
+  const Tensor d_g = at::empty(g.sizes(), g.options()), d_beta = at::empty(g.sizes(), g.options());
+  const Tensor d_state = wants_d_state ? at::empty(state.sizes(), state.options()) : Tensor();
+  kernels::gated_delta_rule_backward(in, span_of(saved).first(kernels::saved_floats(in)), view_of(d_rows),
+                                     optional_state_view_of(d_last),
+                                     {.d_q = view_of(d_q),
+                                      .d_k = view_of(d_k),
+                                      .d_v = view_of(d_v),
+                                      .d_g = gate_view_of(d_g),
+                                      .d_beta = gate_view_of(d_beta),
+                                      .d_state = optional_state_view_of(d_state)});
+  return {d_q, d_k, d_v, d_g, d_beta, defined_or_absent(d_state, v)};
+}
+
+int64_t gated_delta_rule_saved(int64_t heads, int64_t key_dim, int64_t value_dim) {
+  const kernels::View<const float> keys = no_tokens(heads, key_dim), gate = no_tokens(heads, 1);
+  return kernels::saved_floats({.q = keys, .k = keys, .v = no_tokens(heads, value_dim), .g = gate, .beta = gate});
+}
+
 class FusedGatedDeltaRule : public OnceDifferentiable<FusedGatedDeltaRule> {
  public:
   static constexpr const char* kOp = kGatedDeltaRule;
 
   static variable_list forward(AutogradContext* context, const Tensor& q, const Tensor& k, const Tensor& v,
                                const Tensor& g, const Tensor& beta, const Tensor& state,
-                               const std::vector<int64_t>& borders) {
-    RECORD_USER_SCOPE("ovq::gated_delta_rule_forward");
-    use_torch_threads();
-    const kernels::GatedDeltaRuleInputs in = delta_views(q, k, v, g, beta, state, borders);
-    const Tensor o = empty_output(v.sizes()), after = state_after(state, borders);
-    const Tensor saved = empty_output({kernels::saved_floats(in)});
-    kernels::gated_delta_rule_forward(
-        in, {.o = view_of(o), .state = optional_state_view_of(after), .saved = span_of(saved)});
-    context->save_for_backward({q, k, v, g, beta, state, saved});
-    context->saved_data["borders"] = borders;
-    context->saved_data["d_state"] = borders.empty() && state.requires_grad();
+                               const c10::optional<Tensor>& starts) {
+    static const auto op = dispatched<decltype(gated_delta_rule_forward)>("ovq::gated_delta_rule_forward");
+    const auto [o, after, saved] = call_dispatched(op, q, k, v, g, beta, state, starts);
+    context->save_for_backward({q, k, v, g, beta, state, saved, or_undefined(starts)});
+    context->saved_data["d_state"] = !starts && state.requires_grad();
     context->set_materialize_grads(false);
-    return with_state(o, after);
+    return with_state(o, after, starts.has_value());
   }
 
   static variable_list backward_once(AutogradContext* context, variable_list gradients) {
-    RECORD_USER_SCOPE("ovq::gated_delta_rule_backward");
-    use_torch_threads();
+    static const auto op = dispatched<decltype(gated_delta_rule_backward)>("ovq::gated_delta_rule_backward");
     const variable_list s = context->get_saved_variables();
-    const Tensor &q = s[0], &k = s[1], &v = s[2], &g = s[3], &beta = s[4], &state = s[5], &saved = s[6];
-    const Tensor d_o = gradients[0].defined() ? with_contiguous_rows(gradients[0]) : at::zeros(v.sizes(), v.options());
-    const Tensor d_after = state_gradient(gradients);
-    const std::vector<int64_t> borders = context->saved_data["borders"].toIntVector();
-    const Tensor d_q = empty_output(q.sizes()), d_k = empty_output(k.sizes()), d_v = empty_output(v.sizes());
-    const Tensor d_g = at::empty(g.sizes(), g.options()), d_beta = at::empty(g.sizes(), g.options());
-    const Tensor d_state =
-        context->saved_data["d_state"].toBool() ? at::empty(state.sizes(), state.options()) : Tensor();
-    kernels::gated_delta_rule_backward(delta_views(q, k, v, g, beta, state, borders), span_of(saved), view_of(d_o),
-                                       optional_state_view_of(d_after),
-                                       {.d_q = view_of(d_q),
-                                        .d_k = view_of(d_k),
-                                        .d_v = view_of(d_v),
-                                        .d_g = gate_view_of(d_g),
-                                        .d_beta = gate_view_of(d_beta),
-                                        .d_state = optional_state_view_of(d_state)});
-    return {d_q, d_k, d_v, d_g, d_beta, d_state, Tensor()};
+    const bool wants_d_state = context->saved_data["d_state"].toBool();
+    const auto [d_q, d_k, d_v, d_g, d_beta, d_state] =
+        call_dispatched(op, gradient_at(gradients, 0), gradient_at(gradients, 1), s[0], s[1], s[2], s[3], s[4], s[5],
+                        s[6], optional(s[7]), wants_d_state);
+    return {d_q, d_k, d_v, d_g, d_beta, wants_d_state ? d_state : Tensor(), Tensor()};
   }
 };
 
-RecurrenceResult fused_gated_delta_rule(const GatedDeltaRuleInputs& in, const std::vector<int64_t>& borders) {
+RecurrenceResult fused_gated_delta_rule(const GatedDeltaRuleInputs& in, const Tensor& starts) {
   const Tensor q = with_contiguous_rows(in.q), k = with_contiguous_rows(in.k), v = with_contiguous_rows(in.v);
   const Tensor state = with_contiguous_rows(in.state);
-  if (needs_gradient({q, k, v, in.g, in.beta, state})) {
-    return result_of(FusedGatedDeltaRule::apply(q, k, v, in.g, in.beta, state, borders));
+  if (is_recorded({q, k, v, in.g, in.beta, state, starts})) {
+    return result_of(FusedGatedDeltaRule::apply(q, k, v, in.g, in.beta, state, packed_starts(starts)));
   }
+  const std::vector<int64_t> borders = borders_of(kGatedDeltaRule, starts, q.size(1));
   use_torch_threads();
   const RecurrenceResult result{.o = empty_output(v.sizes()), .state = next_state(q, state, borders)};
   kernels::gated_delta_rule_forward(
@@ -293,7 +324,7 @@ GatedDeltaRuleInputs prepare(const GatedDeltaRuleInputs& in) {
           .g = in.g.to(type),
           .beta = in.beta.to(type),
           .state = state_or_zeros(in.state, in.q, in.v, type),
-          .chunk = std::max<int64_t>(1, std::min(in.chunk, in.q.size(1)))};
+          .chunk = in.chunk};
 }
 
 GatedDeltaRuleInputs part_of(const GatedDeltaRuleInputs& in, int64_t begin, int64_t end) {
@@ -315,21 +346,21 @@ RecurrenceResult step(const GatedDeltaRuleInputs& in) {
 
 RecurrenceResult gated_delta_rule(const GatedDeltaRuleInputs& inputs) {
   const GatedDeltaRuleInputs in = prepare(inputs);
-  const std::vector<int64_t> borders = borders_of(kGatedDeltaRule, inputs.starts, in.q.size(1));
   RecurrenceResult result;
-  if (in.q.numel() == 0 || in.v.numel() == 0 || in.q.is_meta()) {
+  if (is_empty(in.q) || is_empty(in.v) || in.q.is_meta()) {
     result = {.o = at::zeros_like(in.v), .state = in.state.clone()};
-  } else if (runs_fused(kGatedDeltaRule, in.q) && takes_packed(in.q, borders)) {
-    result = fused_gated_delta_rule(in, borders);
-  } else if (!borders.empty()) {
+  } else if (runs_fused(kGatedDeltaRule, in.q) && takes_packed(in.q, inputs.starts)) {
+    result = fused_gated_delta_rule(in, inputs.starts);
+  } else if (const auto borders = borders_of(kGatedDeltaRule, inputs.starts, fixed_size(in.q, 1)); !borders.empty()) {
     result =
         one_by_one(borders, [&](int64_t begin, int64_t end) { return gated_delta_rule(part_of(inputs, begin, end)); });
-  } else if (has_tangents({in.q, in.k, in.v, in.g, in.beta, in.state})) {
+  } else if (has_tangents({in.q, in.k, in.v, in.g, in.beta, in.state}) || is_traced({in.q})) {
     result = gated_delta_rule_recurrent(inputs);
   } else if (decodes(in.q)) {
     result = step(in);
   } else {
-    const variable_list outputs = GatedDeltaRuleFunction::apply(in.q, in.k, in.v, in.g, in.beta, in.state, in.chunk);
+    const variable_list outputs =
+        GatedDeltaRuleFunction::apply(in.q, in.k, in.v, in.g, in.beta, in.state, std::min(in.chunk, in.q.size(1)));
     result = {.o = outputs[0], .state = outputs[1]};
   }
   result.o = result.o.to(inputs.q.scalar_type());
@@ -355,6 +386,18 @@ RecurrenceResult gated_delta_rule_recurrent(const GatedDeltaRuleInputs& inputs) 
   }
   const Tensor o = outputs.empty() ? at::zeros_like(in.v) : at::stack(outputs, 1);
   return {.o = o.to(inputs.q.scalar_type()), .state = outputs.empty() ? state.clone() : state};
+}
+
+TORCH_LIBRARY_FRAGMENT(ovq, library) {
+#define OVQ_INPUTS "Tensor q, Tensor k, Tensor v, Tensor g, Tensor beta, Tensor state"
+  library.def("gated_delta_rule_forward(" OVQ_INPUTS ", Tensor? starts) -> (Tensor o, Tensor after, Tensor saved)",
+              torch::dispatch(c10::DispatchKey::CPU, gated_delta_rule_forward));
+  library.def("gated_delta_rule_backward(Tensor? d_o, Tensor? d_after, " OVQ_INPUTS
+              ", Tensor saved, Tensor? starts, bool wants_d_state) -> (Tensor d_q, Tensor d_k, Tensor d_v, Tensor d_g, "
+              "Tensor d_beta, Tensor d_state)",
+              torch::dispatch(c10::DispatchKey::CPU, gated_delta_rule_backward));
+  library.def("gated_delta_rule_saved(int heads, int key_dim, int value_dim) -> int", gated_delta_rule_saved);
+#undef OVQ_INPUTS
 }
 
 }  // namespace ovq::ops

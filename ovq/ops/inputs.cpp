@@ -26,8 +26,8 @@ void check_weights(const char* op, const Tensor& weights, const Tensor& k, bool 
                    "; must be a floating one");
   check(weights.device() == k.device(), op, "weights is on ", weights.device().str(), "; must be on k's ",
         k.device().str());
-  check(weights.sym_sizes() == k.sym_sizes().slice(0, 3), op, "weights is ", weights.sym_sizes(), "; must be ",
-        k.sym_sizes().slice(0, 3), ", one for each token and kv head");
+  check(weights.sym_sizes() == k.sym_sizes().slice(0, 3), op, "weights is ", ShapeText{weights}, "; must be [",
+        SizeText{k, 0}, ", ", SizeText{k, 1}, ", ", SizeText{k, 2}, "], one for each token and kv head");
   if (weights.is_meta() || fused) return;  // the plan looks at the values
   const Tensor values = weights.detach();
   check(at::logical_and(values > 0, values <= kernels::kLargestWeight).all().item<bool>(), op,

@@ -1,6 +1,9 @@
 #include "ovq/ops/linear_attention.h"
 
+#include <torch/library.h>
+
 #include <cmath>
+#include <tuple>
 #include <vector>
 
 #include "ovq/kernels/linear_attention.h"
@@ -77,49 +80,76 @@ kernels::LinearAttentionInputs linear_views(const Tensor& q, const Tensor& k, co
           .cu_seqlens = borders};
 }
 
+std::tuple<Tensor, Tensor, Tensor> linear_attention_forward(const Tensor& q_any, const Tensor& k_any,
+                                                            const Tensor& v_any, const Tensor& g,
+                                                            const Tensor& state_any,
+                                                            const c10::optional<Tensor>& starts, double scale) {
+  RECORD_USER_SCOPE("ovq::linear_attention_forward");
+  use_torch_threads();
+  const Tensor q = with_contiguous_rows(q_any), k = with_contiguous_rows(k_any), v = with_contiguous_rows(v_any);
+  const Tensor state = with_contiguous_rows(state_any);
+  const std::vector<int64_t> borders = borders_of(kLinearAttention, or_undefined(starts), q.size(1));
+  const kernels::LinearAttentionInputs in = linear_views(q, k, v, g, state, scale, borders);
+  const int64_t floats = kernels::saved_floats(in);
+  const Tensor o = empty_output(v.sizes()), after = state_after(state, borders), saved = saved_memory(floats, borders);
+  kernels::linear_attention_forward(
+      in, {.o = view_of(o), .state = optional_state_view_of(after), .saved = span_of(saved).first(floats)});
+  return {o, defined_or_absent(after, v), saved};
+}
+
+std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> linear_attention_backward(
+    const c10::optional<Tensor>& d_o, const c10::optional<Tensor>& d_after, const Tensor& q_any, const Tensor& k_any,
+    const Tensor& v_any, const Tensor& g, const Tensor& state_any, const Tensor& saved,
+    const c10::optional<Tensor>& starts, double scale, bool wants_d_state) {
+  RECORD_USER_SCOPE("ovq::linear_attention_backward");
+  use_torch_threads();
+  const Tensor q = with_contiguous_rows(q_any), k = with_contiguous_rows(k_any), v = with_contiguous_rows(v_any);
+  const Tensor state = with_contiguous_rows(state_any), d_rows = rows_or_zeros(d_o, v), d_last = rows_or_none(d_after);
+  const std::vector<int64_t> borders = borders_of(kLinearAttention, or_undefined(starts), q.size(1));
+  const kernels::LinearAttentionInputs in = linear_views(q, k, v, g, state, scale, borders);
+  const Tensor d_q = empty_output(q.sizes()), d_k = empty_output(k.sizes()), d_v = empty_output(v.sizes());
+  const Tensor d_g = at::empty(g.sizes(), g.options());
+  const Tensor d_state = wants_d_state ? at::empty(state.sizes(), state.options()) : Tensor();
+  kernels::linear_attention_backward(in, span_of(saved).first(kernels::saved_floats(in)), view_of(d_rows),
+                                     optional_state_view_of(d_last),
+                                     {.d_q = view_of(d_q),
+                                      .d_k = view_of(d_k),
+                                      .d_v = view_of(d_v),
+                                      .d_g = gate_view_of(d_g),
+                                      .d_state = optional_state_view_of(d_state)});
+  return {d_q, d_k, d_v, d_g, defined_or_absent(d_state, v)};
+}
+
+int64_t linear_attention_saved(int64_t heads, int64_t key_dim, int64_t value_dim) {
+  const kernels::View<const float> keys = no_tokens(heads, key_dim);
+  return kernels::saved_floats(
+      kernels::LinearAttentionInputs{.q = keys, .k = keys, .v = no_tokens(heads, value_dim), .g = no_tokens(heads, 1)});
+}
+
 class FusedLinearAttention : public OnceDifferentiable<FusedLinearAttention> {
  public:
   static constexpr const char* kOp = kLinearAttention;
 
   static variable_list forward(AutogradContext* context, const Tensor& q, const Tensor& k, const Tensor& v,
                                const Tensor& g, const Tensor& state, double scale,
-                               const std::vector<int64_t>& borders) {
-    RECORD_USER_SCOPE("ovq::linear_attention_forward");
-    use_torch_threads();
-    const kernels::LinearAttentionInputs in = linear_views(q, k, v, g, state, scale, borders);
-    const Tensor o = empty_output(v.sizes()), after = state_after(state, borders);
-    const Tensor saved = empty_output({kernels::saved_floats(in)});
-    kernels::linear_attention_forward(
-        in, {.o = view_of(o), .state = optional_state_view_of(after), .saved = span_of(saved)});
-    context->save_for_backward({q, k, v, g, state, saved});
+                               const c10::optional<Tensor>& starts) {
+    static const auto op = dispatched<decltype(linear_attention_forward)>("ovq::linear_attention_forward");
+    const auto [o, after, saved] = call_dispatched(op, q, k, v, g, state, starts, scale);
+    context->save_for_backward({q, k, v, g, state, saved, or_undefined(starts)});
     context->saved_data["scale"] = scale;
-    context->saved_data["borders"] = borders;
-    context->saved_data["d_state"] = borders.empty() && state.requires_grad();
+    context->saved_data["d_state"] = !starts && state.requires_grad();
     context->set_materialize_grads(false);
-    return with_state(o, after);
+    return with_state(o, after, starts.has_value());
   }
 
   static variable_list backward_once(AutogradContext* context, variable_list gradients) {
-    RECORD_USER_SCOPE("ovq::linear_attention_backward");
-    use_torch_threads();
+    static const auto op = dispatched<decltype(linear_attention_backward)>("ovq::linear_attention_backward");
     const variable_list s = context->get_saved_variables();
-    const Tensor &q = s[0], &k = s[1], &v = s[2], &g = s[3], &state = s[4], &saved = s[5];
-    const Tensor d_o = gradients[0].defined() ? with_contiguous_rows(gradients[0]) : at::zeros(v.sizes(), v.options());
-    const Tensor d_after = state_gradient(gradients);
-    const std::vector<int64_t> borders = context->saved_data["borders"].toIntVector();
-    const Tensor d_q = empty_output(q.sizes()), d_k = empty_output(k.sizes()), d_v = empty_output(v.sizes());
-    const Tensor d_g = at::empty(g.sizes(), g.options());
-    const Tensor d_state =
-        context->saved_data["d_state"].toBool() ? at::empty(state.sizes(), state.options()) : Tensor();
-    kernels::linear_attention_backward(
-        linear_views(q, k, v, g, state, context->saved_data["scale"].toDouble(), borders), span_of(saved), view_of(d_o),
-        optional_state_view_of(d_after),
-        {.d_q = view_of(d_q),
-         .d_k = view_of(d_k),
-         .d_v = view_of(d_v),
-         .d_g = gate_view_of(d_g),
-         .d_state = optional_state_view_of(d_state)});
-    return {d_q, d_k, d_v, d_g, d_state, Tensor(), Tensor()};
+    const bool wants_d_state = context->saved_data["d_state"].toBool();
+    const auto [d_q, d_k, d_v, d_g, d_state] =
+        call_dispatched(op, gradient_at(gradients, 0), gradient_at(gradients, 1), s[0], s[1], s[2], s[3], s[4], s[5],
+                        optional(s[6]), context->saved_data["scale"].toDouble(), wants_d_state);
+    return {d_q, d_k, d_v, d_g, wants_d_state ? d_state : Tensor(), Tensor(), Tensor()};
   }
 };
 
@@ -128,12 +158,13 @@ struct Prepared {
   double scale;
 };
 
-RecurrenceResult fused_linear_attention(const Prepared& in, const std::vector<int64_t>& borders) {
+RecurrenceResult fused_linear_attention(const Prepared& in, const Tensor& starts) {
   const Tensor q = with_contiguous_rows(in.q), k = with_contiguous_rows(in.k), v = with_contiguous_rows(in.v);
   const Tensor state = with_contiguous_rows(in.state);
-  if (needs_gradient({q, k, v, in.g, state})) {
-    return result_of(FusedLinearAttention::apply(q, k, v, in.g, state, in.scale, borders));
+  if (is_recorded({q, k, v, in.g, state, starts})) {
+    return result_of(FusedLinearAttention::apply(q, k, v, in.g, state, in.scale, packed_starts(starts)));
   }
+  const std::vector<int64_t> borders = borders_of(kLinearAttention, starts, q.size(1));
   use_torch_threads();
   const RecurrenceResult result{.o = empty_output(v.sizes()), .state = next_state(q, state, borders)};
   kernels::linear_attention_forward(
@@ -146,12 +177,13 @@ Prepared prepare(const LinearAttentionInputs& in) {
   check_recurrence(kLinearAttention, in.q, in.k, in.v, in.state, in.chunk);
   if (in.g.defined()) check_gate(kLinearAttention, "g", in.g, in.q);
   const at::ScalarType type = wide_type(in.q);
-  return {.q = in.q.to(type),
-          .k = in.k.to(type),
-          .v = in.v.to(type),
-          .g = in.g.defined() ? in.g.to(type) : at::zeros(in.q.sizes().slice(0, 3), in.q.options().dtype(type)),
-          .state = state_or_zeros(in.state, in.q, in.v, type),
-          .scale = in.scale.value_or(1 / std::sqrt(static_cast<double>(in.q.size(3))))};
+  return {
+      .q = in.q.to(type),
+      .k = in.k.to(type),
+      .v = in.v.to(type),
+      .g = in.g.defined() ? in.g.to(type) : at::zeros_symint(in.q.sym_sizes().slice(0, 3), in.q.options().dtype(type)),
+      .state = state_or_zeros(in.state, in.q, in.v, type),
+      .scale = in.scale.value_or(1 / std::sqrt(static_cast<double>(fixed_size(in.q, 3))))};
 }
 
 LinearAttentionInputs part_of(const LinearAttentionInputs& in, int64_t begin, int64_t end) {
@@ -176,23 +208,21 @@ RecurrenceResult step(const Prepared& in) {
 
 RecurrenceResult linear_attention(const LinearAttentionInputs& inputs) {
   const Prepared in = prepare(inputs);
-  const int64_t time = in.q.size(1);
-  const std::vector<int64_t> borders = borders_of(kLinearAttention, inputs.starts, time);
   RecurrenceResult result;
-  if (in.q.numel() == 0 || in.v.numel() == 0) {
+  if (is_empty(in.q) || is_empty(in.v)) {
     result = {.o = at::zeros_like(in.v), .state = in.state.clone()};
-  } else if (runs_fused(kLinearAttention, in.q) && takes_packed(in.q, borders)) {
-    result = fused_linear_attention(in, borders);
-  } else if (!borders.empty()) {
+  } else if (runs_fused(kLinearAttention, in.q) && takes_packed(in.q, inputs.starts)) {
+    result = fused_linear_attention(in, inputs.starts);
+  } else if (const auto borders = borders_of(kLinearAttention, inputs.starts, fixed_size(in.q, 1)); !borders.empty()) {
     result =
         one_by_one(borders, [&](int64_t begin, int64_t end) { return linear_attention(part_of(inputs, begin, end)); });
-  } else if (has_tangents({in.q, in.k, in.v, in.g, in.state})) {
+  } else if (has_tangents({in.q, in.k, in.v, in.g, in.state}) || is_traced({in.q})) {
     result = linear_attention_recurrent(inputs);
   } else if (decodes(in.q)) {
     result = step(in);
   } else {
-    const variable_list outputs =
-        LinearAttentionFunction::apply(in.q, in.k, in.v, in.g, in.state, in.scale, std::min(inputs.chunk, time));
+    const variable_list outputs = LinearAttentionFunction::apply(in.q, in.k, in.v, in.g, in.state, in.scale,
+                                                                 std::min(inputs.chunk, in.q.size(1)));
     result = {.o = outputs[0], .state = outputs[1]};
   }
   result.o = result.o.to(inputs.q.scalar_type());
@@ -214,6 +244,19 @@ RecurrenceResult linear_attention_recurrent(const LinearAttentionInputs& inputs)
   }
   const Tensor o = outputs.empty() ? at::zeros_like(in.v) : at::stack(outputs, 1);
   return {.o = o.to(inputs.q.scalar_type()), .state = outputs.empty() ? state.clone() : state};
+}
+
+TORCH_LIBRARY_FRAGMENT(ovq, library) {
+#define OVQ_INPUTS "Tensor q, Tensor k, Tensor v, Tensor g, Tensor state"
+  library.def("linear_attention_forward(" OVQ_INPUTS
+              ", Tensor? starts, float scale) -> (Tensor o, Tensor after, Tensor saved)",
+              torch::dispatch(c10::DispatchKey::CPU, linear_attention_forward));
+  library.def("linear_attention_backward(Tensor? d_o, Tensor? d_after, " OVQ_INPUTS
+              ", Tensor saved, Tensor? starts, float scale, bool wants_d_state) -> (Tensor d_q, Tensor d_k, Tensor "
+              "d_v, Tensor d_g, Tensor d_state)",
+              torch::dispatch(c10::DispatchKey::CPU, linear_attention_backward));
+  library.def("linear_attention_saved(int heads, int key_dim, int value_dim) -> int", linear_attention_saved);
+#undef OVQ_INPUTS
 }
 
 }  // namespace ovq::ops

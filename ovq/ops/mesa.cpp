@@ -1,7 +1,10 @@
 #include "ovq/ops/mesa.h"
 
+#include <torch/library.h>
+
 #include <array>
 #include <limits>
+#include <tuple>
 #include <vector>
 
 #include "ovq/kernels/mesa.h"
@@ -225,64 +228,105 @@ kernels::MesaInputs mesa_views(const MesaTensors& t, int64_t iterations, const s
           .cu_seqlens = borders};
 }
 
+MesaTensors mesa_rows(const MesaTensors& t) {
+  const auto& [q, k, v, g, beta, lambda, state] = t;
+  return {with_contiguous_rows(q), with_contiguous_rows(k),    with_contiguous_rows(v), g, beta,
+          lambda.contiguous(),     with_contiguous_rows(state)};
+}
+
+std::tuple<Tensor, Tensor, Tensor, Tensor> mesa_forward(const Tensor& q, const Tensor& k, const Tensor& v,
+                                                        const Tensor& g, const Tensor& beta, const Tensor& lambda,
+                                                        const Tensor& state, const c10::optional<Tensor>& starts,
+                                                        int64_t iterations) {
+  RECORD_USER_SCOPE("ovq::mesa_forward");
+  use_torch_threads();
+  const MesaTensors tensors = mesa_rows({q, k, v, g, beta, lambda, state});
+  const std::vector<int64_t> borders = borders_of(kMesa, or_undefined(starts), q.size(1));
+  const kernels::MesaInputs in = mesa_views(tensors, iterations, borders);
+  const int64_t floats = kernels::saved_floats(in);
+  const Tensor o = empty_output(v.sizes()), solution = empty_output(q.sizes());
+  const Tensor after = state_after(tensors.back(), borders), saved = saved_memory(floats, borders);
+  kernels::mesa_forward(in, {.o = view_of(o),
+                             .solution = view_of(solution),
+                             .state = optional_state_view_of(after),
+                             .saved = span_of(saved).first(floats)});
+  return {o, defined_or_absent(after, v), solution, saved};
+}
+
+std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> mesa_backward(
+    const c10::optional<Tensor>& d_o, const c10::optional<Tensor>& d_after, const Tensor& q, const Tensor& k,
+    const Tensor& v, const Tensor& g, const Tensor& beta, const Tensor& lambda, const Tensor& state,
+    const Tensor& solution_any, const Tensor& saved, const c10::optional<Tensor>& starts, int64_t iterations,
+    bool wants_d_state) {
+  RECORD_USER_SCOPE("ovq::mesa_backward");
+  use_torch_threads();
+  const MesaTensors tensors = mesa_rows({q, k, v, g, beta, lambda, state});
+  const std::vector<int64_t> borders = borders_of(kMesa, or_undefined(starts), q.size(1));
+  const kernels::MesaInputs in = mesa_views(tensors, iterations, borders);
+  const Tensor solution = with_contiguous_rows(solution_any);
+  const Tensor d_rows = rows_or_zeros(d_o, v), d_last = rows_or_none(d_after);
+  const Tensor d_q = empty_output(q.sizes()), d_k = empty_output(k.sizes()), d_v = empty_output(v.sizes());
+  const Tensor d_g = at::empty(g.sizes(), g.options()), d_beta = at::empty(g.sizes(), g.options());
+  const Tensor d_lambda = at::empty(lambda.sizes(), lambda.options());
+  const Tensor d_state = wants_d_state ? at::empty(state.sizes(), state.options()) : Tensor();
+  kernels::mesa_backward(in, {.solution = view_of(solution), .states = span_of(saved).first(kernels::saved_floats(in))},
+                         view_of(d_rows), optional_state_view_of(d_last),
+                         {.d_q = view_of(d_q),
+                          .d_k = view_of(d_k),
+                          .d_v = view_of(d_v),
+                          .d_g = gate_view_of(d_g),
+                          .d_beta = gate_view_of(d_beta),
+                          .d_lambda = span_of(d_lambda),
+                          .d_state = optional_state_view_of(d_state)});
+  return {d_q, d_k, d_v, d_g, d_beta, d_lambda, defined_or_absent(d_state, v)};
+}
+
+int64_t mesa_saved(int64_t heads, int64_t key_dim, int64_t value_dim) {
+  const kernels::View<const float> keys = no_tokens(heads, key_dim), gate = no_tokens(heads, 1);
+  const std::vector<float> lambda(heads * key_dim);
+  return kernels::saved_floats({.q = keys,
+                                .k = keys,
+                                .v = no_tokens(heads, value_dim),
+                                .g = gate,
+                                .beta = gate,
+                                .lambda = lambda,
+                                .iterations = 1});
+}
+
 class FusedMesa : public OnceDifferentiable<FusedMesa> {
  public:
   static constexpr const char* kOp = kMesa;
 
   static variable_list forward(AutogradContext* context, const Tensor& q, const Tensor& k, const Tensor& v,
                                const Tensor& g, const Tensor& beta, const Tensor& lambda, const Tensor& state,
-                               int64_t iterations, const std::vector<int64_t>& borders) {
-    RECORD_USER_SCOPE("ovq::mesa_forward");
-    use_torch_threads();
-    const kernels::MesaInputs in = mesa_views({q, k, v, g, beta, lambda, state}, iterations, borders);
-    const Tensor o = empty_output(v.sizes()), solution = empty_output(q.sizes());
-    const Tensor after = state_after(state, borders), saved = empty_output({kernels::saved_floats(in)});
-    kernels::mesa_forward(in, {.o = view_of(o),
-                               .solution = view_of(solution),
-                               .state = optional_state_view_of(after),
-                               .saved = span_of(saved)});
-    context->save_for_backward({q, k, v, g, beta, lambda, state, solution, saved});
+                               int64_t iterations, const c10::optional<Tensor>& starts) {
+    static const auto op = dispatched<decltype(mesa_forward)>("ovq::mesa_forward");
+    const auto [o, after, solution, saved] = call_dispatched(op, q, k, v, g, beta, lambda, state, starts, iterations);
+    context->save_for_backward({q, k, v, g, beta, lambda, state, solution, saved, or_undefined(starts)});
     context->saved_data["iterations"] = iterations;
-    context->saved_data["borders"] = borders;
-    context->saved_data["d_state"] = borders.empty() && state.requires_grad();
+    context->saved_data["d_state"] = !starts && state.requires_grad();
     context->set_materialize_grads(false);
-    return with_state(o, after);
+    return with_state(o, after, starts.has_value());
   }
 
   static variable_list backward_once(AutogradContext* context, variable_list gradients) {
-    RECORD_USER_SCOPE("ovq::mesa_backward");
-    use_torch_threads();
+    static const auto op = dispatched<decltype(mesa_backward)>("ovq::mesa_backward");
     const variable_list s = context->get_saved_variables();
-    const MesaTensors tensors{s[0], s[1], s[2], s[3], s[4], s[5], s[6]};
-    const auto& [q, k, v, g, beta, lambda, state] = tensors;
-    const Tensor d_o = gradients[0].defined() ? with_contiguous_rows(gradients[0]) : at::zeros(v.sizes(), v.options());
-    const Tensor d_after = state_gradient(gradients);
-    const std::vector<int64_t> borders = context->saved_data["borders"].toIntVector();
-    const Tensor d_q = empty_output(q.sizes()), d_k = empty_output(k.sizes()), d_v = empty_output(v.sizes());
-    const Tensor d_g = at::empty(g.sizes(), g.options()), d_beta = at::empty(g.sizes(), g.options());
-    const Tensor d_lambda = at::empty(lambda.sizes(), lambda.options());
-    const Tensor d_state =
-        context->saved_data["d_state"].toBool() ? at::empty(state.sizes(), state.options()) : Tensor();
-    kernels::mesa_backward(mesa_views(tensors, context->saved_data["iterations"].toInt(), borders),
-                           {.solution = view_of(s[7]), .states = span_of(s[8])}, view_of(d_o),
-                           optional_state_view_of(d_after),
-                           {.d_q = view_of(d_q),
-                            .d_k = view_of(d_k),
-                            .d_v = view_of(d_v),
-                            .d_g = gate_view_of(d_g),
-                            .d_beta = gate_view_of(d_beta),
-                            .d_lambda = span_of(d_lambda),
-                            .d_state = optional_state_view_of(d_state)});
-    return {d_q, d_k, d_v, d_g, d_beta, d_lambda, d_state, Tensor(), Tensor()};
+    const bool wants_d_state = context->saved_data["d_state"].toBool();
+    const auto [d_q, d_k, d_v, d_g, d_beta, d_lambda, d_state] =
+        call_dispatched(op, gradient_at(gradients, 0), gradient_at(gradients, 1), s[0], s[1], s[2], s[3], s[4], s[5],
+                        s[6], s[7], s[8], optional(s[9]), context->saved_data["iterations"].toInt(), wants_d_state);
+    return {d_q, d_k, d_v, d_g, d_beta, d_lambda, wants_d_state ? d_state : Tensor(), Tensor(), Tensor()};
   }
 };
 
-RecurrenceResult fused_mesa(const MesaInputs& in, const std::vector<int64_t>& borders) {
+RecurrenceResult fused_mesa(const MesaInputs& in, const Tensor& starts) {
   const Tensor q = with_contiguous_rows(in.q), k = with_contiguous_rows(in.k), v = with_contiguous_rows(in.v);
   const Tensor lambda = in.lambda.contiguous(), state = with_contiguous_rows(in.state);
-  if (needs_gradient({q, k, v, in.g, in.beta, lambda, state})) {
-    return result_of(FusedMesa::apply(q, k, v, in.g, in.beta, lambda, state, in.iterations, borders));
+  if (is_recorded({q, k, v, in.g, in.beta, lambda, state, starts})) {
+    return result_of(FusedMesa::apply(q, k, v, in.g, in.beta, lambda, state, in.iterations, packed_starts(starts)));
   }
+  const std::vector<int64_t> borders = borders_of(kMesa, starts, q.size(1));
   use_torch_threads();
   const RecurrenceResult result{.o = empty_output(v.sizes()), .state = next_state(q, state, borders)};
   kernels::mesa_forward(
@@ -295,13 +339,13 @@ MesaInputs prepare(const MesaInputs& in) {
   check_recurrence(kMesa, in.q, in.k, in.v, {}, in.chunk);
   check_gate(kMesa, "g", in.g, in.q);
   check_gate(kMesa, "beta", in.beta, in.q);
-  const int64_t batch = in.q.size(0), heads = in.q.size(2), dim = in.q.size(3), width = dim + in.v.size(3);
-  check(in.lambda.sizes() == at::IntArrayRef({heads, dim}), kMesa, "lambda has shape ", in.lambda.sizes(),
+  const int64_t heads = fixed_size(in.q, 2), dim = fixed_size(in.q, 3), width = dim + fixed_size(in.v, 3);
+  check(in.lambda.sym_sizes() == c10::SymIntArrayRef({heads, dim}), kMesa, "lambda has shape ", ShapeText{in.lambda},
         "; must be [", heads, ", ", dim, "]");
   check(in.iterations >= 1, kMesa, "iterations is ", in.iterations, "; must be at least 1");
-  check(!in.state.defined() || in.state.sizes() == at::IntArrayRef({batch, heads, dim, width}), kMesa,
-        "state has shape ", in.state.defined() ? in.state.sizes() : at::IntArrayRef(), "; must be [", batch, ", ",
-        heads, ", ", dim, ", ", width, "]");
+  const std::vector<c10::SymInt> shape{in.q.sym_size(0), heads, dim, width};
+  check(!in.state.defined() || in.state.sym_sizes() == c10::SymIntArrayRef(shape), kMesa, "state has shape ",
+        ShapeText{in.state}, "; must be [", SizeText{in.q, 0}, ", ", heads, ", ", dim, ", ", width, "]");
   const at::ScalarType type = wide_type(in.q);
   return {.q = in.q.to(type),
           .k = in.k.to(type),
@@ -309,10 +353,9 @@ MesaInputs prepare(const MesaInputs& in) {
           .g = in.g.to(type),
           .beta = in.beta.to(type),
           .lambda = in.lambda.to(type),
-          .state = in.state.defined() ? in.state.to(type)
-                                      : at::zeros({batch, heads, dim, width}, in.q.options().dtype(type)),
+          .state = in.state.defined() ? in.state.to(type) : at::zeros_symint(shape, in.q.options().dtype(type)),
           .iterations = in.iterations,
-          .chunk = std::max<int64_t>(1, std::min(in.chunk, in.q.size(1)))};
+          .chunk = in.chunk};
 }
 
 MesaInputs part_of(const MesaInputs& in, int64_t begin, int64_t end) {
@@ -331,19 +374,20 @@ MesaInputs part_of(const MesaInputs& in, int64_t begin, int64_t end) {
 
 RecurrenceResult mesa(const MesaInputs& inputs) {
   const MesaInputs in = prepare(inputs);
-  if (in.q.numel() == 0 || in.v.numel() == 0 || !has_loops(in.q)) return mesa_recurrent(inputs);
-  const std::vector<int64_t> borders = borders_of(kMesa, inputs.starts, in.q.size(1));
-  if (runs_fused(kMesa, in.q) && takes_packed(in.q, borders)) {
-    RecurrenceResult result = fused_mesa(in, borders);
+  if (is_empty(in.q) || is_empty(in.v) || !has_loops(in.q)) return mesa_recurrent(inputs);
+  if (runs_fused(kMesa, in.q) && takes_packed(in.q, inputs.starts)) {
+    RecurrenceResult result = fused_mesa(in, inputs.starts);
     result.o = result.o.to(inputs.q.scalar_type());
     return result;
   }
-  if (!borders.empty()) {
+  if (const auto borders = borders_of(kMesa, inputs.starts, fixed_size(in.q, 1)); !borders.empty()) {
     return one_by_one(borders, [&](int64_t begin, int64_t end) { return mesa(part_of(inputs, begin, end)); });
   }
-  if (has_tangents({in.q, in.k, in.v, in.g, in.beta, in.lambda, in.state})) return mesa_recurrent(inputs);
-  const variable_list outputs =
-      MesaFunction::apply(in.q, in.k, in.v, in.g, in.beta, in.lambda, in.state, in.iterations, in.chunk);
+  if (has_tangents({in.q, in.k, in.v, in.g, in.beta, in.lambda, in.state}) || is_traced({in.q})) {
+    return mesa_recurrent(inputs);
+  }
+  const variable_list outputs = MesaFunction::apply(in.q, in.k, in.v, in.g, in.beta, in.lambda, in.state, in.iterations,
+                                                    std::min(in.chunk, in.q.size(1)));
   return {.o = outputs[0].to(inputs.q.scalar_type()), .state = outputs[1]};
 }
 
@@ -365,6 +409,19 @@ RecurrenceResult mesa_recurrent(const MesaInputs& inputs) {
   }
   const Tensor o = outputs.empty() ? at::zeros_like(in.v) : at::stack(outputs, 1);
   return {.o = o.to(inputs.q.scalar_type()), .state = outputs.empty() ? state.clone() : state};
+}
+
+TORCH_LIBRARY_FRAGMENT(ovq, library) {
+#define OVQ_INPUTS "Tensor q, Tensor k, Tensor v, Tensor g, Tensor beta, Tensor lambda_, Tensor state"
+  library.def("mesa_forward(" OVQ_INPUTS
+              ", Tensor? starts, int iterations) -> (Tensor o, Tensor after, Tensor solution, Tensor saved)",
+              torch::dispatch(c10::DispatchKey::CPU, mesa_forward));
+  library.def("mesa_backward(Tensor? d_o, Tensor? d_after, " OVQ_INPUTS
+              ", Tensor solution, Tensor saved, Tensor? starts, int iterations, bool wants_d_state) -> (Tensor d_q, "
+              "Tensor d_k, Tensor d_v, Tensor d_g, Tensor d_beta, Tensor d_lambda, Tensor d_state)",
+              torch::dispatch(c10::DispatchKey::CPU, mesa_backward));
+  library.def("mesa_saved(int heads, int key_dim, int value_dim) -> int", mesa_saved);
+#undef OVQ_INPUTS
 }
 
 }  // namespace ovq::ops

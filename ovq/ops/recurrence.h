@@ -6,8 +6,11 @@
 #include <vector>
 
 #include "ovq/base/error.h"
+#include "ovq/kernels/simd/recurrence_kernels.h"
 #include "ovq/kernels/view.h"
 #include "ovq/ops/backend.h"
+#include "ovq/ops/dispatched.h"
+#include "ovq/ops/output_memory.h"
 #include "ovq/ops/tensor_view.h"
 #include "ovq/ops/torch.h"
 
@@ -25,24 +28,25 @@ inline at::ScalarType wide_type(const at::Tensor& x) { return at::promote_types(
 inline void check_recurrence(const char* op, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                              const at::Tensor& state, int64_t chunk) {
   check(q.dim() == 4, op, "q has ", q.dim(), " dimensions; must have 4: [batch, time, heads, dim]");
-  check(k.sizes() == q.sizes(), op, "k has shape ", k.sizes(), "; must equal q's ", q.sizes());
-  check(v.dim() == 4 && v.sizes().slice(0, 3) == q.sizes().slice(0, 3), op, "v has shape ", v.sizes(),
-        "; must equal q's ", q.sizes(), " but for the last dimension");
+  check(k.sym_sizes() == q.sym_sizes(), op, "k has shape ", ShapeText{k}, "; must equal q's ", ShapeText{q});
+  check(v.dim() == 4 && v.sym_sizes().slice(0, 3) == q.sym_sizes().slice(0, 3), op, "v has shape ", ShapeText{v},
+        "; must equal q's ", ShapeText{q}, " but for the last dimension");
   check(chunk >= 1, op, "chunk is ", chunk, "; must be at least 1");
-  check(!state.defined() || state.sizes() == at::IntArrayRef({q.size(0), q.size(2), q.size(3), v.size(3)}), op,
-        "state has shape ", state.defined() ? state.sizes() : at::IntArrayRef(), "; must be [", q.size(0), ", ",
-        q.size(2), ", ", q.size(3), ", ", v.size(3), "]");
+  check(!state.defined() ||
+            state.sym_sizes() == c10::SymIntArrayRef({q.sym_size(0), q.sym_size(2), q.sym_size(3), v.sym_size(3)}),
+        op, "state has shape ", ShapeText{state}, "; must be [", SizeText{q, 0}, ", ", SizeText{q, 2}, ", ",
+        SizeText{q, 3}, ", ", SizeText{v, 3}, "]");
 }
 
 inline void check_gate(const char* op, const char* name, const at::Tensor& gate, const at::Tensor& q) {
-  check(gate.sizes() == q.sizes().slice(0, 3), op, name, " has shape ", gate.sizes(), "; must be [", q.size(0), ", ",
-        q.size(1), ", ", q.size(2), "]");
+  check(gate.sym_sizes() == q.sym_sizes().slice(0, 3), op, name, " has shape ", ShapeText{gate}, "; must be [",
+        SizeText{q, 0}, ", ", SizeText{q, 1}, ", ", SizeText{q, 2}, "]");
 }
 
 inline at::Tensor state_or_zeros(const at::Tensor& state, const at::Tensor& q, const at::Tensor& v,
                                  at::ScalarType type) {
   if (state.defined()) return state.to(type);
-  return at::zeros({q.size(0), q.size(2), q.size(3), v.size(3)}, q.options().dtype(type));
+  return at::zeros_symint({q.sym_size(0), q.sym_size(2), q.sym_size(3), v.sym_size(3)}, q.options().dtype(type));
 }
 
 // Where the sequences that begin with the tokens `starts` of `time` meet, 0 and `time` included; empty: not packed.
@@ -85,9 +89,14 @@ inline bool decodes(const at::Tensor& q) { return q.size(1) == 1 && !at::GradMod
 // In decode states move on in place; those that belong to a graph do not.
 inline at::Tensor writable(const at::Tensor& state) { return state.requires_grad() ? state.detach().clone() : state; }
 
+// For the autograd functions of the kernels: none if there are no sequences to tell apart.
+inline c10::optional<at::Tensor> packed_starts(const at::Tensor& starts) {
+  return starts.defined() && !is_empty(starts) ? c10::optional<at::Tensor>(starts) : c10::nullopt;
+}
+
 // Whether the kernels take these sequences: packed ones are one row.
-inline bool takes_packed(const at::Tensor& q, const std::vector<int64_t>& borders) {
-  return borders.empty() || q.size(0) == 1;
+inline bool takes_packed(const at::Tensor& q, const at::Tensor& starts) {
+  return !packed_starts(starts) || q.sym_size(0) == 1;
 }
 
 // Where the kernels put the state after the last token; undefined: not wanted.
@@ -101,16 +110,43 @@ inline at::Tensor next_state(const at::Tensor& q, const at::Tensor& state, const
   return over ? state : state_after(state, borders);
 }
 
-// What the autograd functions of the kernels return, and their gradients: o, and the state if there is one.
-inline torch::autograd::variable_list with_state(const at::Tensor& o, const at::Tensor& state) {
-  return state.defined() ? torch::autograd::variable_list{o, state} : torch::autograd::variable_list{o};
+// Memory for what forward saves for backward, `floats` of them. Of packed sequences as many as any sequences of that
+// number and length may need, so that the size follows from shapes.
+inline at::Tensor saved_memory(int64_t floats, const std::vector<int64_t>& borders) {
+  using kernels::recurrence::kChunk;
+  if (borders.empty()) return empty_output({floats});
+  int64_t used = 0;
+  for (size_t i = 0; i + 1 < borders.size(); ++i) {
+    used += kernels::recurrence::chunks_of(borders[i + 1] - borders[i]) + 1;
+  }
+  const int64_t most = borders.back() / kChunk + 2 * (static_cast<int64_t>(borders.size()) - 1);
+  return empty_output({floats / used * most});
+}
+
+// A view of no tokens, for saved_floats(): what is saved at one border of chunks.
+inline kernels::View<const float> no_tokens(int64_t heads, int64_t dim) { return {nullptr, 1, 0, heads, dim, 0, 0, 0}; }
+
+// The results that the autograd functions have of the dispatched ops' o and state (empty: of packed sequences), and
+// their gradients.
+inline torch::autograd::variable_list with_state(const at::Tensor& o, const at::Tensor& state, bool packed) {
+  return packed ? torch::autograd::variable_list{o} : torch::autograd::variable_list{o, state};
 }
 inline RecurrenceResult result_of(const torch::autograd::variable_list& outputs) {
   return {.o = outputs[0], .state = outputs.size() > 1 ? outputs[1] : at::Tensor()};
 }
-inline at::Tensor state_gradient(const torch::autograd::variable_list& gradients) {
-  const bool defined = gradients.size() > 1 && gradients[1].defined();
-  return defined ? with_contiguous_rows(gradients[1]) : at::Tensor();
+inline c10::optional<at::Tensor> gradient_at(const torch::autograd::variable_list& gradients, size_t i) {
+  return gradients.size() > i ? optional(gradients[i]) : c10::nullopt;
+}
+
+// In the dispatched ops: gradients as the kernels read them, that by o zeros if there is none.
+inline at::Tensor rows_or_zeros(const c10::optional<at::Tensor>& gradient, const at::Tensor& like) {
+  return gradient ? with_contiguous_rows(*gradient) : at::zeros(like.sizes(), like.options());
+}
+inline at::Tensor rows_or_none(const c10::optional<at::Tensor>& gradient) {
+  return gradient ? with_contiguous_rows(*gradient) : at::Tensor();
+}
+inline at::Tensor defined_or_absent(const at::Tensor& x, const at::Tensor& like) {
+  return x.defined() ? x : absent(like);
 }
 
 }  // namespace ovq::ops

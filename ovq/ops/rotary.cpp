@@ -1,10 +1,13 @@
 #include "ovq/ops/rotary.h"
 
+#include <torch/library.h>
+
 #include <cmath>
 
 #include "ovq/base/error.h"
 #include "ovq/kernels/simd/rotate.h"
 #include "ovq/ops/cpu_loops.h"
+#include "ovq/ops/dispatched.h"
 #include "ovq/ops/inputs.h"
 #include "ovq/ops/once_differentiable.h"
 #include "ovq/ops/packed.h"
@@ -75,7 +78,9 @@ void rotate_rows(const Tensor& x, const Tensor& table, T direction, const Tensor
   });
 }
 
-Tensor rotated(const Tensor& x_any, const Tensor& table, double direction) {
+Tensor rotated(const Tensor& x_any, const Tensor& table_any, double direction) {
+  RECORD_USER_SCOPE("ovq::rotary");
+  const Tensor table = table_any.contiguous();
   const Tensor x = with_contiguous_rows(x_any), y = at::empty(x.sizes(), x.options());
   AT_DISPATCH_FLOATING_TYPES(x.scalar_type(), "rotary",
                              [&] { rotate_rows<scalar_t>(x, table, static_cast<scalar_t>(direction), y); });
@@ -87,22 +92,34 @@ class RotaryFunction : public OnceDifferentiable<RotaryFunction> {
   static constexpr const char* kOp = "rotary";
 
   static Tensor forward(AutogradContext* context, const Tensor& x, const Tensor& table) {
-    RECORD_USER_SCOPE("ovq::rotary_forward");
     context->save_for_backward({table});
-    return rotated(x, table, 1.0);
+    return turn(x, table, 1.0);
   }
   static variable_list backward_once(AutogradContext* context, variable_list gradients) {
-    RECORD_USER_SCOPE("ovq::rotary_backward");
-    const Tensor table = context->get_saved_variables()[0];
-    return {rotated(gradients[0], table, -1.0), Tensor()};
+    return {turn(gradients[0], context->get_saved_variables()[0], -1.0), Tensor()};
+  }
+
+ private:
+  static Tensor turn(const Tensor& x, const Tensor& table, double direction) {
+    static const auto op = dispatched<decltype(rotated)>("ovq::rotated");
+    return call_dispatched(op, x, table, direction);
   }
 };
+
+// Of x's sizes, where they may be symbols.
+Tensor rotary_angles(const Tensor& x, double base, int64_t first_position, const c10::optional<Tensor>& cu_seqlens) {
+  return rotary_table(x, {.base = base, .first_position = first_position, .cu_seqlens = cu_seqlens});
+}
 
 }  // namespace
 
 Tensor rotary_table(const Tensor& x, const RotaryOptions& options) {
-  check(x.dim() == 4 && x.size(3) % 2 == 0, "rotary", "x has shape ", x.sizes(),
+  check(x.dim() == 4 && fixed_size(x, 3) % 2 == 0, "rotary", "x has shape ", ShapeText{x},
         "; must be [batch, time, heads, dim] with an even dim");
+  if (is_traced({x, or_undefined(options.cu_seqlens)})) {
+    static const auto op = dispatched<decltype(rotary_angles)>("ovq::rotary_angles");
+    return call_dispatched(op, x, options.base, options.first_position, options.cu_seqlens);
+  }
   const bool packed = options.cu_seqlens && options.cu_seqlens->defined();
   if (x.size(1) <= kFewPositions && !packed && x.is_cpu() && x.scalar_type() == at::kFloat) {
     return few_positions(x, options);
@@ -113,13 +130,20 @@ Tensor rotary_table(const Tensor& x, const RotaryOptions& options) {
 Tensor rotary(const Tensor& x, const RotaryOptions& options) { return rotate(x, rotary_table(x, options)); }
 
 Tensor rotate(const Tensor& x, const Tensor& table) {
-  if (x.numel() > 0 && runs_loops(x)) return RotaryFunction::apply(x, table);
+  if (!is_empty(x) && runs_loops(x)) return RotaryFunction::apply(x, table);
   return turned(x, table.unsqueeze(1));
 }
 
 Tensor rotate_composed(const Tensor& x, int64_t first_position, double base) {
   const Tensor positions = at::arange(first_position, first_position + x.size(-2), at::kDouble);
   return turned(x, table_of(positions, x.size(-1), base).to(x.options()));
+}
+
+TORCH_LIBRARY_FRAGMENT(ovq, library) {
+  library.def("rotary_angles(Tensor x, float base, int first_position, Tensor? cu_seqlens) -> Tensor",
+              torch::dispatch(c10::DispatchKey::CompositeExplicitAutograd, rotary_angles));
+  library.def("rotated(Tensor x, Tensor table, float direction) -> Tensor",
+              torch::dispatch(c10::DispatchKey::CPU, rotated));
 }
 
 }  // namespace ovq::ops

@@ -53,6 +53,13 @@ void check_dims(const char* op, const char* name, const Tensor& x, int64_t dims,
 
 constexpr const char* kHeadDims = "[batch, time, heads, dim]";
 
+// The first token of each sequence, the empty ones too, for a traced call.
+Tensor sequence_starts(const Tensor& cu_seqlens, const Tensor& like, std::string op) {
+  const std::vector<int64_t> offsets = offsets_of(op.c_str(), cu_seqlens);
+  kernels::check_sequences(op.c_str(), like.size(0), like.size(1), offsets);
+  return at::tensor(at::IntArrayRef(offsets).slice(0, offsets.size() - 1), at::kLong);
+}
+
 // A recurrence over `like`'s batch and time: run(cut, state, starts), where cut(x [B, T, ...]) is what a run sees of x.
 // `shape` is that of a state but for its first dimension.
 struct Sequences {
@@ -65,6 +72,7 @@ struct Sequences {
 
   template <class Run>
   OutputAndState run(Run&& run) const {
+    if (is_traced({like, or_undefined(initial_state), or_undefined(cu_seqlens)})) return traced(run);
     const std::vector<int64_t> offsets = offsets_of(op, cu_seqlens);
     const auto sequences = kernels::check_sequences(op, like.size(0), like.size(1), offsets);
     const Tensor before = or_undefined(initial_state);
@@ -92,6 +100,23 @@ struct Sequences {
     }
     return {at::cat(outputs, 1), return_state ? OptionalTensor(at::cat(states, 0)) : c10::nullopt};
   }
+
+ private:
+  // Without a look at data. What the numbers in cu_seqlens decide the shapes of cannot be.
+  template <class Run>
+  OutputAndState traced(Run&& run) const {
+    const Tensor before = or_undefined(initial_state);
+    std::vector<c10::SymInt> expected{like.sym_size(0)};
+    expected.insert(expected.end(), shape.begin(), shape.end());
+    const bool packed = cu_seqlens && cu_seqlens->defined();
+    if (packed && (before.defined() || return_state)) offsets_of(op, cu_seqlens);
+    check(!before.defined() || before.sym_sizes() == c10::SymIntArrayRef(expected), op, "initial_state has shape ",
+          ShapeText{before}, "; must be ", c10::SymIntArrayRef(expected));
+    static const auto starts_op = dispatched<decltype(sequence_starts)>("ovq::sequence_starts");
+    const Tensor starts = packed ? starts_op.call(*cu_seqlens, like.detach(), op) : Tensor();
+    const RecurrenceResult result = run([](const Tensor& x) { return x; }, before, starts);
+    return {result.o, return_state ? OptionalTensor(result.state) : c10::nullopt};
+  }
 };
 
 OutputAndState gated_delta_rule_op(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& g,
@@ -107,7 +132,8 @@ OutputAndState gated_delta_rule_op(const Tensor& q, const Tensor& k, const Tenso
   check_recurrence(op, q, k, v, {}, chunk);
   check_gate(op, "g", g, q);
   check_gate(op, "beta", beta, q);
-  const Sequences sequences{op, q, initial_state, cu_seqlens, return_state, {q.size(2), q.size(3), v.size(3)}};
+  const Sequences sequences{
+      op, q, initial_state, cu_seqlens, return_state, {fixed_size(q, 2), fixed_size(q, 3), fixed_size(v, 3)}};
   return sequences.run([&](const auto& cut, const Tensor& state, const Tensor& starts) {
     return gated_delta_rule({.q = cut(q),
                              .k = cut(k),
@@ -132,7 +158,8 @@ OutputAndState linear_attention_op(const Tensor& q, const Tensor& k, const Tenso
                        {"initial_state", or_undefined(initial_state), kOptional}});
   check_recurrence(op, q, k, v, {}, chunk);
   if (gate.defined()) check_gate(op, "g", gate, q);
-  const Sequences sequences{op, q, initial_state, cu_seqlens, return_state, {q.size(2), q.size(3), v.size(3)}};
+  const Sequences sequences{
+      op, q, initial_state, cu_seqlens, return_state, {fixed_size(q, 2), fixed_size(q, 3), fixed_size(v, 3)}};
   return sequences.run([&](const auto& cut, const Tensor& state, const Tensor& starts) {
     return linear_attention({.q = cut(q),
                              .k = cut(k),
@@ -158,7 +185,8 @@ OutputAndState ssd_op(const Tensor& x, const Tensor& dt, const Tensor& a, const 
                        {"initial_state", or_undefined(initial_state), kOptional}});
   const Tensor skip = d ? *d : at::zeros_like(a);
   check_ssd({.x = x, .dt = dt, .a = a, .b = b, .c = c, .d = skip, .chunk = chunk});
-  const Sequences sequences{op, x, initial_state, cu_seqlens, return_state, {x.size(2), b.size(3), x.size(3)}};
+  const Sequences sequences{
+      op, x, initial_state, cu_seqlens, return_state, {fixed_size(x, 2), fixed_size(b, 3), fixed_size(x, 3)}};
   return sequences.run([&](const auto& cut, const Tensor& state, const Tensor& starts) {
     return ssd({.x = cut(x),
                 .dt = cut(dt),
@@ -186,8 +214,12 @@ OutputAndState mesa_op(const Tensor& q, const Tensor& k, const Tensor& v, const 
   check_recurrence(op, q, k, v, {}, chunk);
   check_gate(op, "g", g, q);
   check_gate(op, "beta", beta, q);
-  const Sequences sequences{
-      op, q, initial_state, cu_seqlens, return_state, {q.size(2), q.size(3), q.size(3) + v.size(3)}};
+  const Sequences sequences{op,
+                            q,
+                            initial_state,
+                            cu_seqlens,
+                            return_state,
+                            {fixed_size(q, 2), fixed_size(q, 3), fixed_size(q, 3) + fixed_size(v, 3)}};
   return sequences.run([&](const auto& cut, const Tensor& state, const Tensor& starts) {
     return mesa({.q = cut(q),
                  .k = cut(k),
@@ -220,11 +252,12 @@ OutputAndState short_convolution_with_state(const Tensor& x, const Tensor& weigh
   check_dims(kConvolution, "x", x, 3, "[batch, time, channels]");
   check_dims(kConvolution, "weight", weight, 2, "[channels, width]");
   if (!initial_state && !return_state) return {short_convolution_op(x, weight, bias, {}, cu_seqlens), c10::nullopt};
-  const Sequences sequences{kConvolution, x, initial_state, cu_seqlens, return_state, {weight.size(1) - 1, x.size(2)}};
+  const Sequences sequences{
+      kConvolution, x, initial_state, cu_seqlens, return_state, {fixed_size(weight, 1) - 1, fixed_size(x, 2)}};
   return sequences.run([&](const auto& cut, const Tensor& before, const Tensor&) -> RecurrenceResult {
     const Tensor part = cut(x);
     return {.o = short_convolution_op(part, weight, bias, before.defined() ? OptionalTensor(before) : c10::nullopt, {}),
-            .state = inputs_after(part, before, weight.size(1))};
+            .state = inputs_after(part, before, fixed_size(weight, 1))};
   });
 }
 
@@ -263,7 +296,7 @@ std::tuple<Tensor, Tensor> vector_quantize_op(const Tensor& z, const Tensor& cod
                                                   .gradient = gradient_from(gradient),
                                                   .noise = noise,
                                                   .seed = static_cast<uint64_t>(seed)});
-  return {by_token(result.z_q, z.size(0), z.size(1)), by_token(result.index, z.size(0), z.size(1))};
+  return {by_token(result.z_q, z.sym_size(0), z.sym_size(1)), by_token(result.index, z.sym_size(0), z.sym_size(1))};
 }
 
 }  // namespace
@@ -290,6 +323,9 @@ TORCH_LIBRARY_FRAGMENT(ovq, library) {
               ") -> (Tensor, Tensor?)",
               short_convolution_with_state);
 #undef OVQ_SEQUENCES
+  library.def("recurrence_chunk() -> int", [] { return kernels::recurrence::kChunk; });
+  library.def("sequence_starts(Tensor cu_seqlens, Tensor like, str op) -> Tensor",
+              torch::dispatch(c10::DispatchKey::CPU, sequence_starts));
   library.def("rms_norm(Tensor x, Tensor weight, float eps=1e-06, int groups=1) -> Tensor", rms_norm_op);
   library.def("l2_norm(Tensor x, float eps=1e-06) -> Tensor", l2_norm_op);
   library.def("rotary(Tensor x, float base=10000., int first_position=0, Tensor? cu_seqlens=None) -> Tensor",

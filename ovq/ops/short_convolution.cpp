@@ -1,6 +1,9 @@
 #include "ovq/ops/short_convolution.h"
 
+#include <torch/library.h>
+
 #include <span>
+#include <tuple>
 #include <vector>
 
 #include "ovq/kernels/short_convolution.h"
@@ -171,6 +174,15 @@ struct ConvolutionTensors {
   bool silu;
   std::vector<int64_t> cu_seqlens;
 
+  ConvolutionTensors(const Tensor& x_any, const Tensor& weight, const c10::optional<Tensor>& bias_any,
+                     const c10::optional<Tensor>& before_any, const c10::optional<Tensor>& packed, bool with_silu)
+      : x(with_contiguous_rows(x_any)),
+        taps(weight.t().contiguous()),
+        bias(bias_any ? bias_any->contiguous() : Tensor()),
+        before(before_any ? with_contiguous_rows(*before_any) : Tensor()),
+        silu(with_silu),
+        cu_seqlens(offsets_of(kShortConvolution, packed)) {}
+
   kernels::ShortConvolutionInputs views() const {
     return {.x = channels_view_of(x),
             .taps = span_of(taps),
@@ -181,59 +193,70 @@ struct ConvolutionTensors {
   }
 };
 
+Tensor short_convolution_forward(const Tensor& x, const Tensor& weight, const c10::optional<Tensor>& bias,
+                                 const c10::optional<Tensor>& before, const c10::optional<Tensor>& cu_seqlens,
+                                 bool silu) {
+  RECORD_USER_SCOPE("ovq::short_convolution_forward");
+  use_torch_threads();
+  const ConvolutionTensors in(x, weight, bias, before, cu_seqlens, silu);
+  const Tensor y = empty_output(x.sizes());
+  kernels::short_convolution_forward(in.views(), channels_view_of(y));
+  return y;
+}
+
+std::tuple<Tensor, Tensor, Tensor, Tensor> short_convolution_backward(
+    const Tensor& d_y_any, const Tensor& x, const Tensor& weight, const c10::optional<Tensor>& bias,
+    const c10::optional<Tensor>& before, const c10::optional<Tensor>& cu_seqlens, bool silu) {
+  RECORD_USER_SCOPE("ovq::short_convolution_backward");
+  use_torch_threads();
+  const ConvolutionTensors in(x, weight, bias, before, cu_seqlens, silu);
+  const Tensor d_y = with_contiguous_rows(d_y_any), d_x = empty_output(x.sizes());
+  const Tensor d_taps = at::empty(in.taps.sizes(), in.taps.options());
+  const Tensor d_bias = bias ? at::empty(bias->sizes(), bias->options()) : absent(x);
+  const Tensor d_before = before ? at::empty(before->sizes(), x.options()) : absent(x);
+  kernels::short_convolution_backward(in.views(), channels_view_of(d_y),
+                                      {.d_x = channels_view_of(d_x),
+                                       .d_taps = span_of(d_taps),
+                                       .d_bias = bias ? span_of(d_bias) : std::span<float>(),
+                                       .d_before = channels_view_of(before ? d_before : Tensor())});
+  return {d_x, d_taps.t().contiguous(), d_bias, d_before};
+}
+
 class FusedShortConvolution : public OnceDifferentiable<FusedShortConvolution> {
  public:
   static constexpr const char* kOp = kShortConvolution;
 
-  static Tensor forward(AutogradContext* context, const Tensor& x_any, const Tensor& weight,
-                        const c10::optional<Tensor>& bias_any, const c10::optional<Tensor>& before_any, bool silu,
-                        const std::vector<int64_t>& cu_seqlens) {
-    RECORD_USER_SCOPE("ovq::short_convolution_forward");
-    use_torch_threads();
-    const ConvolutionTensors in{.x = with_contiguous_rows(x_any),
-                                .taps = weight.t().contiguous(),
-                                .bias = bias_any ? bias_any->contiguous() : Tensor(),
-                                .before = before_any ? with_contiguous_rows(*before_any) : Tensor(),
-                                .silu = silu,
-                                .cu_seqlens = cu_seqlens};
-    const Tensor y = empty_output(in.x.sizes());
-    kernels::short_convolution_forward(in.views(), channels_view_of(y));
-    context->save_for_backward({in.x, in.taps, in.bias, in.before});
+  static Tensor forward(AutogradContext* context, const Tensor& x, const Tensor& weight,
+                        const c10::optional<Tensor>& bias, const c10::optional<Tensor>& before,
+                        const c10::optional<Tensor>& cu_seqlens, bool silu) {
+    static const auto op = dispatched<decltype(short_convolution_forward)>("ovq::short_convolution_forward");
+    context->save_for_backward({x, weight, or_undefined(bias), or_undefined(before), or_undefined(cu_seqlens)});
     context->saved_data["silu"] = silu;
-    context->saved_data["cu_seqlens"] = cu_seqlens;
-    return y;
+    return call_dispatched(op, x, weight, bias, before, cu_seqlens, silu);
   }
 
   static variable_list backward_once(AutogradContext* context, variable_list gradients) {
-    RECORD_USER_SCOPE("ovq::short_convolution_backward");
-    use_torch_threads();
-    const variable_list saved = context->get_saved_variables();
-    const ConvolutionTensors in{.x = saved[0],
-                                .taps = saved[1],
-                                .bias = saved[2],
-                                .before = saved[3],
-                                .silu = context->saved_data["silu"].toBool(),
-                                .cu_seqlens = context->saved_data["cu_seqlens"].toIntVector()};
-    const Tensor d_y = with_contiguous_rows(gradients[0]), d_x = empty_output(in.x.sizes());
-    const Tensor d_taps = at::empty(in.taps.sizes(), in.taps.options());
-    const Tensor d_bias = in.bias.defined() ? at::empty(in.bias.sizes(), in.bias.options()) : Tensor();
-    const Tensor d_before = in.before.defined() ? at::empty(in.before.sizes(), in.x.options()) : Tensor();
-    kernels::short_convolution_backward(in.views(), channels_view_of(d_y),
-                                        {.d_x = channels_view_of(d_x),
-                                         .d_taps = span_of(d_taps),
-                                         .d_bias = d_bias.defined() ? span_of(d_bias) : std::span<float>(),
-                                         .d_before = channels_view_of(d_before)});
-    return {d_x, d_taps.t(), d_bias, d_before, Tensor(), Tensor()};
+    static const auto op = dispatched<decltype(short_convolution_backward)>("ovq::short_convolution_backward");
+    const variable_list s = context->get_saved_variables();
+    const auto [d_x, d_weight, d_bias, d_before] =
+        call_dispatched(op, gradients[0], s[0], s[1], optional(s[2]), optional(s[3]), optional(s[4]),
+                        context->saved_data["silu"].toBool());
+    return {d_x,      d_weight, s[2].defined() ? d_bias : Tensor(), s[3].defined() ? d_before : Tensor(),
+            Tensor(), Tensor()};
   }
 };
 
+Tensor before_or_zeros(const Tensor& x, const Tensor& before, int64_t width) {
+  return before.defined() ? before : at::zeros_symint({x.sym_size(0), width - 1, x.sym_size(2)}, x.options());
+}
+
 // Shifted slices times rows of the weight.
 Tensor plain_convolution(const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& before) {
-  const int64_t width = weight.size(1), time = x.size(1);
-  const Tensor start = before.defined() ? before : at::zeros({x.size(0), width - 1, x.size(2)}, x.options());
-  const Tensor all = at::cat({start, x}, 1);
-  Tensor y = bias.defined() ? bias : at::zeros({x.size(2)}, x.options());
-  for (int64_t j = 0; j < width; ++j) y = y + all.narrow(1, j, time) * weight.select(1, j);
+  const int64_t width = fixed_size(weight, 1);
+  const c10::SymInt time = x.sym_size(1);
+  const Tensor all = at::cat({before_or_zeros(x, before, width), x}, 1);
+  Tensor y = bias.defined() ? bias : at::zeros_symint({x.sym_size(2)}, x.options());
+  for (int64_t j = 0; j < width; ++j) y = y + all.slice_symint(1, j, time + j) * weight.select(1, j);
   return y;
 }
 
@@ -242,25 +265,27 @@ Tensor plain_convolution(const Tensor& x, const Tensor& weight, const Tensor& bi
 Tensor short_convolution(const ShortConvolutionInputs& inputs) {
   const auto& [x, weight, bias, before, packed, activation] = inputs;
   check(x.dim() == 3, kShortConvolution, "x has ", x.dim(), " dimensions; must have 3: [batch, time, channels]");
-  check(weight.dim() == 2 && weight.size(0) == x.size(2) && weight.size(1) >= 1, kShortConvolution, "weight has shape ",
-        weight.sizes(), "; must be [", x.size(2), ", width]");
-  check(!bias.defined() || (bias.dim() == 1 && bias.size(0) == x.size(2)), kShortConvolution, "bias must have ",
-        x.size(2), " elements");
-  const std::vector<int64_t> cu_seqlens = offsets_of(kShortConvolution, packed);
+  check(weight.dim() == 2 && weight.sym_size(0) == x.sym_size(2) && fixed_size(weight, 1) >= 1, kShortConvolution,
+        "weight has shape ", ShapeText{weight}, "; must be [", SizeText{x, 2}, ", width]");
+  check(!bias.defined() || (bias.dim() == 1 && bias.sym_size(0) == x.sym_size(2)), kShortConvolution, "bias must have ",
+        SizeText{x, 2}, " elements");
+  const bool traced = is_traced({x, weight, or_undefined(packed)}), given = packed && packed->defined();
   if (before.defined()) {
-    check(before.sizes() == at::IntArrayRef({x.size(0), weight.size(1) - 1, x.size(2)}), kShortConvolution,
-          "before has shape ", before.sizes(), "; must be [", x.size(0), ", ", weight.size(1) - 1, ", ", x.size(2),
-          "]");
-    check(cu_seqlens.empty(), kShortConvolution, "before is given with cu_seqlens; must be one or the other");
+    const int64_t kept = fixed_size(weight, 1) - 1;
+    check(before.sym_sizes() == c10::SymIntArrayRef({x.sym_size(0), kept, x.sym_size(2)}), kShortConvolution,
+          "before has shape ", ShapeText{before}, "; must be [", SizeText{x, 0}, ", ", kept, ", ", SizeText{x, 2}, "]");
+    check(!given, kShortConvolution, "before is given with cu_seqlens; must be one or the other");
   }
-  kernels::check_sequences(kShortConvolution, x.size(0), x.size(1), cu_seqlens);
-  const bool loops = x.numel() > 0 && runs_loops(x) && weight.scalar_type() == x.scalar_type();
   const bool silu = activation == Activation::silu;
+  const bool loops = !is_empty(x) && runs_loops(x) && weight.scalar_type() == x.scalar_type();
   if (loops && x.scalar_type() == at::kFloat && runs_fused(kShortConvolution, x)) {
-    return FusedShortConvolution::apply(x, weight, optional(bias), optional(before), silu, cu_seqlens);
+    return FusedShortConvolution::apply(x, weight, optional(bias), optional(before), packed, silu);
   }
+  const std::vector<int64_t> cu_seqlens = offsets_of(kShortConvolution, packed);
+  if (!traced) kernels::check_sequences(kShortConvolution, x.size(0), x.size(1), cu_seqlens);
   const auto plain = [&] {
-    if (loops) return ShortConvolutionFunction::apply(x, weight, optional(bias), optional(before), cu_seqlens);
+    if (loops && !traced)
+      return ShortConvolutionFunction::apply(x, weight, optional(bias), optional(before), cu_seqlens);
     if (cu_seqlens.empty()) return plain_convolution(x, weight, bias, before);
     return for_each_sequence(kShortConvolution, x, cu_seqlens,
                              [&](const Tensor& part) { return plain_convolution(part, weight, bias, {}); });
@@ -269,12 +294,23 @@ Tensor short_convolution(const ShortConvolutionInputs& inputs) {
 }
 
 Tensor inputs_after(const Tensor& x, const Tensor& before, int64_t width) {
-  const int64_t kept = width - 1, time = x.size(1);
-  if (time >= kept) {
-    return x.narrow(1, time - kept, kept).clone(at::MemoryFormat::Contiguous);  // a view would keep all of x alive
+  const int64_t kept = width - 1;
+  const c10::SymInt time = x.sym_size(1);
+  if (time >= kept) {  // a view would keep all of x alive
+    return x.slice_symint(1, time - kept, time).clone(at::MemoryFormat::Contiguous);
   }
-  const Tensor start = before.defined() ? before : at::zeros({x.size(0), kept, x.size(2)}, x.options());
-  return at::cat({start, x}, 1).narrow(1, time, kept).clone(at::MemoryFormat::Contiguous);
+  const Tensor all = at::cat({before_or_zeros(x, before, width), x}, 1);
+  return all.slice_symint(1, time, time + kept).clone(at::MemoryFormat::Contiguous);
+}
+
+TORCH_LIBRARY_FRAGMENT(ovq, library) {
+#define OVQ_INPUTS "Tensor x, Tensor weight, Tensor? bias, Tensor? before, Tensor? cu_seqlens, bool silu"
+  library.def("short_convolution_forward(" OVQ_INPUTS ") -> Tensor",
+              torch::dispatch(c10::DispatchKey::CPU, short_convolution_forward));
+  library.def("short_convolution_backward(Tensor d_y, " OVQ_INPUTS
+              ") -> (Tensor d_x, Tensor d_weight, Tensor d_bias, Tensor d_before)",
+              torch::dispatch(c10::DispatchKey::CPU, short_convolution_backward));
+#undef OVQ_INPUTS
 }
 
 }  // namespace ovq::ops

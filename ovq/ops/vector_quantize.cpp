@@ -3,10 +3,14 @@
 #include <ATen/CPUGeneratorImpl.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 
+#include <torch/library.h>
+
 #include <algorithm>
+#include <tuple>
 #include <vector>
 
 #include "ovq/base/error.h"
+#include "ovq/ops/dispatched.h"
 
 namespace ovq::ops {
 namespace {
@@ -30,11 +34,26 @@ Tensor towards(const Tensor& z, const Tensor& c, const Tensor& noise) {
   return delta.norm(2, -1, true) * u;
 }
 
+// What is random: where each segment is cut, [H, segments, 1], and noise at both of its ends, as z. Without `segments`
+// only one noise, and the others are empty.
+std::tuple<Tensor, Tensor, Tensor> drawn(const Tensor& z, const Tensor& codewords, int64_t seed, bool segments) {
+  at::Generator generator = generator_of(static_cast<uint64_t>(seed));
+  const auto noise = [&] { return at::randn(z.sizes(), generator, z.options()); };
+  if (!segments) return {absent(z), noise(), absent(z)};
+  const Tensor share = at::rand({codewords.size(0), codewords.size(1) - 1, 1}, generator, z.options());
+  const Tensor first = noise();
+  return {share, first, noise()};
+}
+
+std::tuple<Tensor, Tensor, Tensor> draw(const VectorQuantizeInputs& in, bool segments) {
+  static const auto op = dispatched<decltype(drawn)>("ovq::vector_quantize_noise");
+  return call_dispatched(op, in.z, in.codewords, static_cast<int64_t>(in.seed), segments);
+}
+
 VectorQuantized nearest_segment(const VectorQuantizeInputs& in) {
-  at::Generator generator = generator_of(in.seed);
+  const auto [share, first_noise, second_noise] = draw(in, true);
   const Tensor &z = in.z, &words = in.codewords;
-  const int64_t segments = words.size(1) - 1;
-  const Tensor share = at::rand({words.size(0), segments, 1}, generator, z.options());
+  const int64_t segments = fixed_size(words, 1) - 1;
   const Tensor first = words.narrow(1, 0, segments), second = words.narrow(1, 1, segments);
   Tensor index;
   {
@@ -49,35 +68,42 @@ VectorQuantized nearest_segment(const VectorQuantizeInputs& in) {
   }
   const Tensor a = gather_rows(words, index), b = gather_rows(words, index + 1);
   const Tensor l = gather_rows(share, index);
-  const Tensor noise_a = at::randn(z.sizes(), generator, z.options()) * in.noise;
-  const Tensor noise_b = at::randn(z.sizes(), generator, z.options()) * in.noise;
+  const Tensor noise_a = first_noise * in.noise, noise_b = second_noise * in.noise;
   return {.z_q = z + (1 - l) * towards(z, a, noise_a) + l * towards(z, b, noise_b), .index = index};
+}
+
+Tensor nearest(const Tensor& z, const Tensor& codewords, const c10::optional<Tensor>& bonus) {
+  return nearest_codeword(z, codewords, or_undefined(bonus));
 }
 
 }  // namespace
 
 VectorQuantized vector_quantize(const VectorQuantizeInputs& in) {
   const Tensor &z = in.z, &words = in.codewords;
-  check(words.dim() == 3 && z.dim() == 3 && words.size(0) == z.size(0) && words.size(2) == z.size(2), kVectorQuantize,
-        "codewords has shape ", words.sizes(), "; must be [", z.size(0), ", codewords, ", z.size(-1), "]");
+  check(words.dim() == 3 && z.dim() == 3 && words.sym_size(0) == z.sym_size(0) && words.sym_size(2) == z.sym_size(2),
+        kVectorQuantize, "codewords has shape ", ShapeText{words}, "; must be [", SizeText{z, 0}, ", codewords, ",
+        SizeText{z, -1}, "]");
   const int64_t fewest = in.gradient == QuantizerGradient::sf_diveq ? 2 : 1;
-  check(words.size(1) >= fewest, kVectorQuantize, "codewords has ", words.size(1), " codewords; must have at least ",
-        fewest);
-  check(!in.bonus.defined() || in.bonus.sizes() == words.sizes().slice(0, 2), kVectorQuantize, "bonus has shape ",
-        in.bonus.defined() ? in.bonus.sizes() : at::IntArrayRef(), "; must be [", words.size(0), ", ", words.size(1),
-        "]");
+  check(words.sym_size(1) >= fewest, kVectorQuantize, "codewords has ", SizeText{words, 1},
+        " codewords; must have at least ", fewest);
+  check(!in.bonus.defined() || in.bonus.sym_sizes() == words.sym_sizes().slice(0, 2), kVectorQuantize,
+        "bonus has shape ", ShapeText{in.bonus}, "; must be [", SizeText{words, 0}, ", ", SizeText{words, 1}, "]");
   check(in.noise >= 0, kVectorQuantize, "noise is ", in.noise, "; must be at least 0");
   if (in.gradient == QuantizerGradient::sf_diveq) return nearest_segment(in);
   const Tensor index = nearest_codeword(z, words, in.bonus), c = gather_rows(words, index);
   if (in.gradient == QuantizerGradient::straight_through) {
     return {.z_q = z + (c - z).detach(), .index = index, .codeword = c};
   }
-  const Tensor noise = at::randn(z.sizes(), generator_of(in.seed), z.options()) * in.noise;
+  const Tensor noise = std::get<1>(draw(in, false)) * in.noise;
   return {.z_q = z + towards(z, c, noise), .index = index, .codeword = c};
 }
 
 Tensor nearest_codeword(const Tensor& z, const Tensor& codewords, const Tensor& bonus) {
   const torch::NoGradGuard no_grad;
+  if (is_traced({z, codewords, bonus})) {
+    static const auto op = dispatched<decltype(nearest)>("ovq::nearest_codeword");
+    return call_dispatched(op, z, codewords, optional(bonus));
+  }
   // In full precision also under autocast: which codeword is nearest is no matter for eight bits.
   const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
   const int64_t rows =
@@ -93,19 +119,30 @@ Tensor nearest_codeword(const Tensor& z, const Tensor& codewords, const Tensor& 
 }
 
 Tensor gather_rows(const Tensor& x, const Tensor& index) {
-  return x.gather(1, index.unsqueeze(-1).expand({-1, -1, x.size(2)}));
+  return x.gather(1, index.unsqueeze(-1).expand_symint({-1, -1, x.sym_size(2)}));
 }
 
-Tensor by_head(const Tensor& x) { return x.permute({2, 0, 1, 3}).reshape({x.size(2), -1, x.size(3)}); }
+Tensor by_head(const Tensor& x) { return x.permute({2, 0, 1, 3}).reshape_symint({x.sym_size(2), -1, x.sym_size(3)}); }
 
-Tensor by_token(const Tensor& x, int64_t batch, int64_t time) {
-  std::vector<int64_t> shape = {x.size(0), batch, time};
+Tensor by_token(const Tensor& x, const c10::SymInt& batch, const c10::SymInt& time) {
+  std::vector<c10::SymInt> shape = {x.sym_size(0), batch, time};
   std::vector<int64_t> order = {1, 2, 0};
   for (int64_t i = 2; i < x.dim(); ++i) {
-    shape.push_back(x.size(i));
+    shape.push_back(x.sym_size(i));
     order.push_back(i + 1);
   }
-  return x.view(shape).permute(order);
+  return x.view_symint(shape).permute(order);
+}
+
+TORCH_LIBRARY_FRAGMENT(ovq, library) {
+  const auto on_any = [&](const char* schema, auto* function) {
+    library.def(schema, torch::dispatch(c10::DispatchKey::CompositeExplicitAutograd, function));
+  };
+  on_any("nearest_codeword(Tensor z, Tensor codewords, Tensor? bonus) -> Tensor", nearest);
+  on_any(
+      "vector_quantize_noise(Tensor z, Tensor codewords, int seed, bool segments) -> (Tensor share, Tensor first, "
+      "Tensor second)",
+      drawn);
 }
 
 }  // namespace ovq::ops

@@ -41,6 +41,6 @@ at::Tensor gather_rows(const at::Tensor& x, const at::Tensor& index);
 
 // Layouts: [B, T, H, D] -> [H, B T, D], and back: [H, B T, ...] -> [B, T, H, ...]
 at::Tensor by_head(const at::Tensor& x);
-at::Tensor by_token(const at::Tensor& x, int64_t batch, int64_t time);
+at::Tensor by_token(const at::Tensor& x, const c10::SymInt& batch, const c10::SymInt& time);
 
 }  // namespace ovq::ops
