@@ -8,6 +8,7 @@
 
 #include <cerrno>
 #include <csignal>
+#include <utility>
 
 #include "ovq/base/files/descriptor.h"
 
@@ -15,6 +16,7 @@ namespace ovq::experiments {
 namespace {
 
 constexpr int kCannotStart = 127;  // as shells have it
+constexpr int kEnding[] = {SIGINT, SIGTERM};
 
 files::Descriptor open_for_writing(const std::filesystem::path& path, int flags) {
   constexpr mode_t kMode = 0644;
@@ -57,10 +59,24 @@ ChildProcess::ChildProcess(const ChildOptions& options) {
   CPU_ZERO(&cpus);
   for (const int cpu : options.cpus) CPU_SET(cpu, &cpus);
   const pid_t parent = getpid();
+  // Until the new program starts, a signal would go to a copy of this one's handler and be lost.
+  sigset_t signals, before;
+  sigemptyset(&signals);
+  for (const int number : kEnding) sigaddset(&signals, number);
+  pthread_sigmask(SIG_BLOCK, &signals, &before);
   id_ = fork();
-  if (id_ < 0) files::fail_errno("ChildProcess", "start", options.command.front());
-  if (id_ > 0) return;
+  if (id_ != 0) {
+    const int error = errno;
+    pthread_sigmask(SIG_SETMASK, &before, nullptr);
+    errno = error;
+    if (id_ < 0) files::fail_errno("ChildProcess", "start", options.command.front());
+    return;
+  }
   // In the child: only what is safe after fork.
+  for (const int number : kEnding) {
+    if (std::signal(number, SIG_DFL) == SIG_IGN) std::signal(number, SIG_IGN);
+  }
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
   prctl(PR_SET_PDEATHSIG, SIGTERM);
   if (getppid() != parent) _exit(kCannotStart);  // it died before that
   if (out) dup2(out.number(), STDOUT_FILENO);
@@ -88,7 +104,7 @@ std::optional<int> ChildProcess::wait(int flags) {
 std::optional<int> ChildProcess::poll() { return wait(WNOHANG); }
 
 void ChildProcess::terminate() {
-  if (!poll()) ::kill(id_, SIGTERM);
+  if (!poll() && !std::exchange(asked_, true)) ::kill(id_, SIGTERM);
 }
 
 void ChildProcess::kill() {

@@ -32,7 +32,7 @@ class ChildProcess {
 
   // Its exit status once it has ended, 128 + the signal if one ended it; nothing while it runs.
   std::optional<int> poll();
-  void terminate();  // asks it to end
+  void terminate();  // asks it to end, once: a second signal would end it at once
   void kill();       // ends it
   pid_t id() const { return id_; }
 
@@ -41,6 +41,7 @@ class ChildProcess {
 
   pid_t id_ = -1;
   std::optional<int> status_;
+  bool asked_ = false;  // to end
 };
 
 }  // namespace ovq::experiments

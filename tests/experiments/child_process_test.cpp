@@ -55,6 +55,19 @@ TEST(ChildProcess, EndsWhenItIsToldToAndWithItsObject) {
   EXPECT_NE(kill(id, 0), 0);
 }
 
+// Its parent's handlers are copied by fork; a signal that came to one of these would be lost.
+TEST(ChildProcess, EndsAlsoIfItIsToldToBeforeItsProgramStarts) {
+  const TemporaryDirectory directory;
+  const auto log = directory.path() / "log";
+  const auto before = std::signal(SIGTERM, [](int) {});
+  for (int time = 0; time < 20; ++time) {
+    ChildProcess process(Command{"/bin/sleep", "5"}, log, log);
+    process.terminate();
+    EXPECT_EQ(status_of(process), 128 + SIGTERM);
+  }
+  std::signal(SIGTERM, before);
+}
+
 TEST(ChildProcess, SaysWhatCannotBeStarted) {
   const TemporaryDirectory directory;
   const auto log = directory.path() / "log";
