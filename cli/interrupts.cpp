@@ -2,8 +2,11 @@
 
 #include <unistd.h>
 
+#include <atomic>
+#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
+#include <ctime>
 
 #include "cli/console.h"
 #include "ovq/base/files/durable.h"
@@ -12,9 +15,12 @@ namespace ovq::cli {
 namespace {
 
 constexpr char kSaid[] = "ovq: interrupted\n";
+// Programs that pass a signal on send it a second time within this time, as `timeout` does.
+constexpr int64_t kSameRequest = 100;  // milliseconds
 
 volatile std::sig_atomic_t noted = 0;  // the signal
 volatile std::sig_atomic_t says_so = 1;
+std::atomic<int64_t> interrupt_at = 0, terminate_at = 0;  // when each was first noted, in milliseconds; 0: was not
 
 void end_now(int number) {
   files::remove_open_parts();
@@ -24,24 +30,43 @@ void end_now(int number) {
   std::raise(number);  // takes effect when the handler returns
 }
 
+// The first is noted, the same again ends the program. SIGTERM after SIGINT does not: a terminal sends Ctrl-C to a
+// whole group of processes, after which a parent also terminates its children.
+void note(int number) {
+  std::atomic<int64_t>& first = number == SIGINT ? interrupt_at : terminate_at;
+  timespec time{};
+  clock_gettime(CLOCK_MONOTONIC, &time);
+  const int64_t now = static_cast<int64_t>(time.tv_sec) * 1000 + time.tv_nsec / 1'000'000;
+  if (first != 0 && now - first >= kSameRequest) return end_now(number);
+  if (first == 0) first = now;
+  noted = number;
+}
+
+// A signal that is ignored stays ignored: nohup and shells start programs like that.
+void handle_signals(void (*handler)(int)) {
+  for (const int number : {SIGINT, SIGTERM}) {
+    if (std::signal(number, handler) == SIG_IGN) std::signal(number, SIG_IGN);
+  }
+}
+
 }  // namespace
 
 bool started_by_ovq() { return std::getenv(kStartedByOvq) != nullptr; }
 
 void end_on_signals() {
   says_so = started_by_ovq() ? 0 : 1;
-  for (const int number : {SIGINT, SIGTERM}) {
-    if (std::signal(number, end_now) == SIG_IGN) std::signal(number, SIG_IGN);
-  }
+  handle_signals(end_now);
 }
 
-void catch_signals() {
-  for (const int number : {SIGINT, SIGTERM}) std::signal(number, [](int caught) { noted = caught; });
-}
+void catch_signals() { handle_signals(note); }
 
 bool interrupted() { return noted != 0; }
 int noted_signal() { return noted; }
-void clear_interrupt() { noted = 0; }
+
+void clear_interrupt() {
+  noted = 0;
+  interrupt_at = terminate_at = 0;
+}
 
 void stop_interrupted(const std::string& saved) {
   throw Interrupted{.signal = noted != 0 ? noted : SIGTERM,

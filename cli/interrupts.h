@@ -14,16 +14,17 @@ inline constexpr const char* kStartedByOvq = "OVQ_STARTED_BY";
 inline constexpr int kStoppedStatus = 4;
 bool started_by_ovq();
 
-void end_on_signals();  // at once, from now on; a signal that is ignored stays ignored
-void catch_signals();   // from now on they are noted only
+// From now on. Signals that the program was started to ignore stay ignored.
+void end_on_signals();  // at once
+void catch_signals();   // the first is noted; the same signal again ends the program at once
 bool interrupted();     // whether one was noted
 int noted_signal();     // which; 0: none
 void clear_interrupt();
 
-// What a command throws that was interrupted. No std::exception: nothing but run() shall catch it by accident.
+// Thrown by an interrupted command. Not a std::exception, so that only run() catches it.
 struct Interrupted {
   int signal = SIGTERM;
-  std::string message;  // empty: somebody else says it
+  std::string message;  // empty: another process reports it
 };
 // Throws one for the signal that was noted (SIGTERM, if another process was told to stop). `saved` says what is left.
 [[noreturn]] void stop_interrupted(const std::string& saved = "");

@@ -122,10 +122,10 @@ def prepare(work):
         subprocess.run(words, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
 
 
-def start(words, ending, stdout, text):
+def start(words, ending, stdout, text, on_interrupt=signal.SIG_DFL):
     words = [OVQ, *(str(word).replace("{ending}", ending) for word in words)]
     process = subprocess.Popen(words, stdin=subprocess.PIPE if text else subprocess.DEVNULL, stdout=stdout, stderr=subprocess.PIPE, text=True,
-                               env={**os.environ, "OMP_NUM_THREADS": "1"}, preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL))
+                               env={**os.environ, "OMP_NUM_THREADS": "1"}, preexec_fn=lambda: signal.signal(signal.SIGINT, on_interrupt))
     if text:
         process.stdin.write(text)
         process.stdin.flush()
@@ -188,6 +188,34 @@ def interrupted(command):
     return process.returncode, last_line(err), -signal.SIGINT, command.message
 
 
+def stalled(command):
+    """The first SIGINT is noted and waits for a write into a full pipe; the second ends the program."""
+    read_end, write_end = os.pipe()
+    fcntl.fcntl(write_end, F_SETPIPE_SZ, 4096)
+    process = start(command.endless, "int", write_end, command.text)
+    os.close(write_end)
+    writes = "1 0x1 "  # system call and file
+    wait(process, lambda: catches(process) and Path(f"/proc/{process.pid}/syscall").read_text().startswith(writes))
+    process.send_signal(signal.SIGINT)
+    time.sleep(0.5)
+    assert process.poll() is None, "it did not wait for its output"
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=SECONDS)
+    os.close(read_end)
+    return process.returncode, last_line(err), -signal.SIGINT, command.message
+
+
+def ignored(command):
+    """SIGINT, if it was ignored when the program started."""
+    process = start(command.endless, "int", subprocess.PIPE, command.text, signal.SIG_IGN)
+    process.stdout.read(1)
+    process.send_signal(signal.SIGINT)
+    assert len(process.stdout.read(5000)) == 5000, "SIGINT ended it"
+    process.send_signal(signal.SIGTERM)
+    _, err = process.communicate(timeout=SECONDS)
+    return process.returncode, last_line(err), -signal.SIGTERM, command.message
+
+
 def full(command):
     with open("/dev/full", "w") as stdout:
         process = start(command.words, "full", stdout, command.text)
@@ -224,12 +252,17 @@ def main():
     global OVQ
     OVQ = str(arguments.ovq.resolve())
     endings = {"interrupted": interrupted, "stdout full": full, "closed pipe": closed}
+    special = {"generate, writing": {"SIGINT twice": stalled, "SIGINT ignored": ignored}}  # not in the table
     failures = 0
     with tempfile.TemporaryDirectory() as directory, concurrent.futures.ThreadPoolExecutor(4) as pool:
         work = Path(directory)
+        known = commands(work, arguments.source.resolve())
+        if arguments.only not in (None, *known):
+            parser.error(f"--only {arguments.only}: no such command; expected one of {', '.join(known)}")
         prepare(work)
-        chosen = {n: c for n, c in commands(work, arguments.source.resolve()).items() if arguments.only in (None, n)}
-        found = {name: {e: pool.submit(run, command) for e, run in endings.items()} for name, command in chosen.items()}
+        chosen = {n: c for n, c in known.items() if arguments.only in (None, n)}
+        found = {name: {e: pool.submit(run, command) for e, run in {**endings, **special.get(name, {})}.items()}
+                 for name, command in chosen.items()}
         if arguments.table:
             print("| | " + " | ".join(endings) + " |\n|" + "---|" * (len(endings) + 1))
         for name, results in found.items():
@@ -240,10 +273,12 @@ def main():
                     good = code == wanted and text in message
                 except Exception as error:
                     good, code, message = False, "?", repr(error)
-                cells.append(shown(code, message.replace(str(work), "")) if isinstance(code, int) else message)
+                cell = shown(code, message.replace(str(work), "")) if isinstance(code, int) else message
+                if ending in endings:
+                    cells.append(cell)
                 if not good:
                     failures += 1
-                    print(f"FAILED: {name}, {ending}: {cells[-1]}", file=sys.stderr)
+                    print(f"FAILED: {name}, {ending}: {cell}", file=sys.stderr)
             if arguments.table:
                 print(f"| `{name}` | " + " | ".join(cells) + " |")
     print(f"{len(found)} commands, {failures} endings not as expected")

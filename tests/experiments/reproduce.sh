@@ -61,7 +61,7 @@ killed=(--only sw-ovq --out again --runs "$work/killed" --jobs 2 --keep-runs)
 trains() { pgrep -f -- "--resume $work/killed" >/dev/null; }
 for signal in KILL TERM INT; do
   before=$(steps_of killed/pair/sw-ovq-3)
-  "$ovq" reproduce short "${killed[@]}" >out 2>&1 &
+  env --default-signal=INT "$ovq" reproduce short "${killed[@]}" >out 2>&1 &  # which shells let such a command ignore
   parent=$!
   for ((i = 0; i < 600; ++i)); do
     (($(steps_of killed/pair/sw-ovq-3) <= before)) || break
