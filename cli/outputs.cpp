@@ -43,13 +43,18 @@ bool holds(const fs::path& path, const struct stat& file) {
   return false;
 }
 
-// The model or run that a file of this name belongs to.
+// The model or run that a file of this name belongs to, or the file that it is a link to.
 std::optional<fs::path> owner_of(const fs::path& file) {
   std::error_code error;
-  const fs::path real = fs::weakly_canonical(file, error), directory = real.parent_path();
-  const bool part = std::find(kParts.begin(), kParts.end(), real.filename().string()) != kParts.end();
-  const bool owned = fs::exists(directory / "config.json", error) || fs::exists(directory / "run.json", error);
-  return part && owned ? std::optional(directory) : std::nullopt;
+  const fs::path parent = file.has_parent_path() ? file.parent_path() : fs::path(".");
+  for (const fs::path& path :
+       {fs::weakly_canonical(parent, error) / file.filename(), fs::weakly_canonical(file, error)}) {
+    const fs::path directory = path.parent_path();
+    const bool part = std::find(kParts.begin(), kParts.end(), path.filename().string()) != kParts.end();
+    const bool owned = fs::exists(directory / "config.json", error) || fs::exists(directory / "run.json", error);
+    if (part && owned) return directory;
+  }
+  return std::nullopt;
 }
 
 void check_writable(const std::string& flag, const fs::path& directory) {
@@ -97,11 +102,13 @@ void write_result(const std::string& file, const std::function<void(const fs::pa
     std::error_code none;
     const fs::path instead =
         fs::temp_directory_path(none) / fmt::format("ovq-{}-{}", ::getpid(), fs::path(file).filename().string());
+    bool kept = true;
     try {
       write(instead);
     } catch (const std::system_error&) {
-      throw error;
+      kept = false;
     }
+    if (!kept) throw;
     throw std::runtime_error(fmt::format("{}; the result is in {} instead", error.what(), instead.string()));
   }
 }

@@ -16,8 +16,8 @@ void check_output_file(const std::string& flag, const std::string& file, const s
 // A directory that is there and can be written into, or that can be created.
 void check_output_directory(const std::string& flag, const std::string& directory);
 
-// Calls `write` with the file's name. Where the disk refuses, again with one in the directory for temporary files, and
-// the std::runtime_error says where the result is.
+// Calls `write` with the file's name. If that fails, calls it again with a file in the temporary directory and throws a
+// std::runtime_error that names it.
 void write_result(const std::string& file, const std::function<void(const std::filesystem::path&)>& write);
 
 }  // namespace ovq::cli

@@ -47,6 +47,11 @@ for out in run/run.json run/metrics.jsonl "$model/tokenizer.bytes"; do
   expect 2 "is a part of the model or run in" "$ovq" generate "$model" --prompt x --save-state "$out"
 done
 expect 2 "is a part of the model or run in" "$ovq" tokenize apply books --out run/run.json
+# A model in a directory of links, as download caches are made.
+mkdir -p cache blobs && cp "$model/config.json" cache && cp "$model/model.safetensors" blobs/abc && ln -s ../blobs/abc cache/model.safetensors
+expect 2 "is a part of the model or run in $work/cache" "$ovq" tokenize apply books --out cache/model.safetensors
+[[ -L cache/model.safetensors ]] || failed 'a link of a model was replaced'
+rm -r cache blobs
 echo '{}' >old.json
 expect 2 "--json: old.json $read" "$ovq" bench kernels --quick --json old.json --compare old.json
 rm old.json
