@@ -7,6 +7,7 @@
 #include <CLI/CLI.hpp>
 #include <charconv>
 #include <cmath>
+#include <cstdlib>
 #include <limits>
 #include <string>
 #include <type_traits>
@@ -25,8 +26,13 @@ std::string wrong_number(const std::string& text, const Range& range) {
   const auto [end, error] = std::from_chars(text.data(), last, value);
   const bool negative = text.starts_with("-");
   if (error == std::errc::result_out_of_range && end == last) {
+    using Limits = std::numeric_limits<T>;
+    if (std::is_floating_point_v<T> && std::abs(std::strtod(text.c_str(), nullptr)) < 1)
+      return fmt::format("{}; is too close to 0, must be {}at least {:.3g} in size", came,
+                         range.contains(0) ? "0 or " : "", static_cast<double>(Limits::min()));
+    if (negative ? range.bounded_below() : range.bounded_above()) return came + "; must be " + allowed;
     return fmt::format("{}; must be {} {}", came, negative ? "at least" : "at most",
-                       negative ? std::numeric_limits<T>::lowest() : std::numeric_limits<T>::max());
+                       negative ? Limits::lowest() : Limits::max());
   }
   if (std::is_unsigned_v<T> && negative) return came + "; must be at least 0";
   if (error != std::errc() || end != last) {

@@ -63,6 +63,12 @@ for bad in nan inf; do
 done
 expect 2 '--lengths: "" is not an integer' "$ovq" train --lengths ''
 expect 2 '--threads: 0; must be in [1, 1024]' "$ovq" train --threads 0
+big=99999999999999999999
+expect 2 "--threads: $big; must be in [1, 1024]" "$ovq" train --threads $big
+expect 2 "--vocab: $big; must be in [" "$ovq" tokenize train "$work/file" --vocab $big --out "$work/model"
+expect 2 "--rows: -$big; must be at least 1" "$ovq" eval "$work/good" --rows -$big
+expect 2 '--learning-rate: 1e-400; is too close to 0' "$ovq" train --learning-rate 1e-400
+expect 2 '--learning-rate: 1e400; must be at most' "$ovq" train --learning-rate 1e400
 
 # Other words for what is wrong.
 expect 2 'train needs options' "$ovq" train
