@@ -3,7 +3,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <iterator>
 #include <thread>
+#include <utility>
 
 #include "ovq/base/error.h"
 #include "ovq/base/format.h"
@@ -124,25 +126,43 @@ std::vector<ExperimentResult> Reproduction::results_of_search(const Job& job) co
   return results;
 }
 
-// A search that has ended with its best rate at an edge goes on beyond it.
-void Reproduction::extend_searches() {
+// A search that has ended with its best rate at an edge goes on beyond it: its new runs come before the job at `index`.
+// How many there are; if that cannot be told, nothing has changed.
+size_t Reproduction::extend_search_of(size_t index) {
+  const PlannedRun waiting = jobs_[index].planned;
+  if (waiting.has_rate() || waiting.experiment.search->extend == 0 || !may_start(jobs_[index])) return 0;
+  const std::vector<const Job*> search = search_of(jobs_[index]);
+  if (std::any_of(search.begin(), search.end(), [](const Job* run) { return run->state == State::failed; })) return 0;
+  const std::optional<double> rate = next_rate(*waiting.experiment.search, results_of_search(jobs_[index]));
+  if (!rate) return 0;
+  Experiment extended = waiting.experiment;
+  extended.search->learning_rates.push_back(*rate);
+  --extended.search->extend;
+  std::vector<Job> added;
+  for (const uint64_t seed : extended.search->seeds) {
+    PlannedRun run = planned_search_run(extended, seed, *rate, waiting.places);
+    run.set = waiting.set;
+    added.push_back(make_job(std::move(run)));
+  }
+  for (Job& job : jobs_) {
+    if (job.planned.set == waiting.set && job.planned.experiment.id() == waiting.experiment.id())
+      job.planned.experiment.search = extended.search;
+  }
+  jobs_.insert(jobs_.begin() + static_cast<int64_t>(index), std::make_move_iterator(added.begin()),
+               std::make_move_iterator(added.end()));
+  return added.size();
+}
+
+// Reads the results of searches, so only after a change.
+void Reproduction::extend_searches(const ReproduceHooks& hooks) {
+  if (!std::exchange(changed_, false)) return;
   for (size_t i = 0; i < jobs_.size(); ++i) {
-    const PlannedRun waiting = jobs_[i].planned;
-    if (waiting.has_rate() || waiting.experiment.search->extend == 0 || !may_start(jobs_[i])) continue;
-    const std::vector<const Job*> search = search_of(jobs_[i]);
-    if (std::any_of(search.begin(), search.end(), [](const Job* run) { return run->state == State::failed; })) continue;
-    const std::optional<double> rate = next_rate(*waiting.experiment.search, results_of_search(jobs_[i]));
-    if (!rate) continue;
-    for (Job& job : jobs_) {
-      if (job.planned.set != waiting.set || job.planned.experiment.id() != waiting.experiment.id()) continue;
-      job.planned.experiment.search->learning_rates.push_back(*rate);
-      --job.planned.experiment.search->extend;
-    }
-    const Experiment extended = jobs_[i].planned.experiment;
-    for (const uint64_t seed : extended.search->seeds) {
-      PlannedRun run = planned_search_run(extended, seed, *rate, waiting.places);
-      run.set = waiting.set;
-      jobs_.insert(jobs_.begin() + static_cast<int64_t>(i++), make_job(std::move(run)));
+    try {
+      const size_t added = extend_search_of(i);
+      if (added > 0) changed_ = true;
+      i += added;
+    } catch (const std::exception& error) {
+      fail(jobs_[i], error.what(), hooks);
     }
   }
 }
@@ -154,7 +174,9 @@ void Reproduction::repeat_others(const PlannedRun& chosen) {
     if (!same || job.planned.tuning || job.state != State::done) continue;
     PlannedRun with_rate = job.planned;
     with_rate.learning_rate = chosen.learning_rate;
-    if (!with_rate.finished()) job.state = State::waiting;
+    if (with_rate.finished()) continue;
+    job.state = State::waiting;
+    changed_ = true;
   }
 }
 
@@ -181,6 +203,7 @@ void Reproduction::start(Job& job) {
 void Reproduction::fail(Job& job, const std::string& reason, const ReproduceHooks& hooks) {
   job.active.reset();
   job.state = State::failed;
+  changed_ = true;
   if (hooks.on_failure) hooks.on_failure(job.planned, reason);
 }
 
@@ -197,8 +220,10 @@ void Reproduction::start_some(int parallel, const ReproduceHooks& hooks) {
 }
 
 void Reproduction::advance(Job& job, const ReproduceHooks& hooks) {
+  std::optional<ExperimentResult> result;
   try {
     if (!job.active->advance()) return;
+    result = read_result(job.planned.result);
   } catch (const DivergedError& error) {
     fail(job, error.what(), hooks);
     job.diverged = true;
@@ -213,7 +238,8 @@ void Reproduction::advance(Job& job, const ReproduceHooks& hooks) {
   estimated_seconds_ += job.estimate.total() - job.seconds_before;
   job.active.reset();
   job.state = State::done;
-  if (hooks.on_result) hooks.on_result(job.planned, read_result(job.planned.result));
+  changed_ = true;
+  if (hooks.on_result) hooks.on_result(job.planned, *result);
 }
 
 ReproduceProgress Reproduction::progress(int parallel) const {
@@ -237,7 +263,7 @@ ReproduceOutcome Reproduction::run(int parallel, const ReproduceHooks& hooks) {
       for (Job& job : jobs_) job.active.reset();
       return ReproduceOutcome::stopped;
     }
-    extend_searches();
+    extend_searches(hooks);
     start_some(parallel, hooks);
     for (Job& job : jobs_) {
       if (job.active) advance(job, hooks);

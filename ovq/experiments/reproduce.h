@@ -65,7 +65,8 @@ class Reproduction {
   std::vector<const Job*> search_of(const Job& job) const;
   bool may_start(const Job& job) const;
   std::vector<ExperimentResult> results_of_search(const Job& job) const;
-  void extend_searches();
+  void extend_searches(const ReproduceHooks& hooks);
+  size_t extend_search_of(size_t index);
   void repeat_others(const PlannedRun& chosen);
   void start(Job& job);
   void advance(Job& job, const ReproduceHooks& hooks);
@@ -75,6 +76,7 @@ class Reproduction {
 
   Workshop workshop_;
   std::vector<Job> jobs_;
+  bool changed_ = true;                              // a run ended, or one was added, since extend_searches
   double real_seconds_ = 0, estimated_seconds_ = 0;  // of runs that ended here
 };
 

@@ -140,6 +140,31 @@ TEST_F(Plan, ASearchWhoseBestRateLiesAtAnEdgeGoesOn) {
   EXPECT_EQ(plan(set, one).size(), 1u);
 }
 
+TEST_F(Plan, ASearchResultThatIsGoneFailsTheRunsThatNeedIt) {
+  json set = short_set();
+  set["groups"][0]["search"] = {{"learning_rates", {1e-3, 2e-3}}, {"seeds", {0}}, {"extend", 1}};
+  const auto runs = plan(set, {.names = {"sw-ovq"}});
+  for (const char* damage : {"gone", "half"}) {
+    for (const PlannedRun& run : runs) {
+      if (!run.tuning) continue;
+      ExperimentResult result = result_of(run.experiment, 0, 0.5);
+      result.options = run.options();
+      store(run, result);
+    }
+    Reproduction reproduction(runs, {});
+    ASSERT_EQ(reproduction.done(), 2u);
+    std::filesystem::remove(runs[0].result);
+    if (damage == std::string("half")) std::ofstream(runs[0].result) << "{";
+    Labels failed;
+    const auto on_failure = [&](const PlannedRun& run, const std::string& reason) {
+      failed.push_back(run.label);
+      EXPECT_NE(reason.find(runs[0].result.string()), std::string::npos) << reason;
+    };
+    EXPECT_EQ(reproduction.run(1, {.on_failure = on_failure}), ReproduceOutcome::some_failed) << damage;
+    EXPECT_EQ(failed, (Labels{"pair/sw-ovq-3", "pair/sw-ovq-4"})) << damage;
+  }
+}
+
 TEST_F(Plan, TheNextRateIsAsFarAsTheLast) {
   const Experiment experiment = plan(short_set()).front().experiment;
   const auto next = [&](const std::vector<double>& accuracies) {
