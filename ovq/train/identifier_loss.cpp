@@ -85,11 +85,12 @@ nlohmann::json to_json(const IdentifierLoss& loss) {
   nlohmann::json list = nlohmann::json::array();
   for (size_t i = 0; i < loss.bins.size(); ++i) {
     const IdentifierBin& bin = loss.bins[i];
+    const bool empty = bin.occurrences == 0;  // there is no mean
     list.push_back({{"last_spelled", IdentifierLoss::bin_name(i)},
                     {"identifiers", bin.occurrences},
                     {"tokens", bin.tokens},
-                    {"loss", bin.loss()},
-                    {"loss_of_token", bin.loss_of_token()}});
+                    {"loss", empty ? nlohmann::json() : nlohmann::json(bin.loss())},
+                    {"loss_of_token", empty ? nlohmann::json() : nlohmann::json(bin.loss_of_token())}});
   }
   return list;
 }

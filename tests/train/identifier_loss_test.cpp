@@ -113,6 +113,15 @@ TEST(Identifiers, ByHand) {
   EXPECT_THROW(counter.add(tokens, {losses.data(), 3}, 0), std::invalid_argument);
 }
 
+TEST(Identifiers, AnEmptyBinHasNoLoss) {
+  IdentifierLoss loss;
+  loss.bins[1] = {.occurrences = 2, .tokens = 4, .loss_sum = 3};
+  const nlohmann::json bins = to_json(loss);
+  EXPECT_EQ(bins[1].at("loss"), 1.5);
+  EXPECT_EQ(bins[1].at("loss_of_token"), 0.75);
+  for (const char* name : {"loss", "loss_of_token"}) EXPECT_TRUE(bins[0].at(name).is_null()) << name;
+}
+
 TEST(Identifiers, BinsAndTheirNames) {
   EXPECT_EQ(IdentifierLoss::bin_of(1), 1u);
   EXPECT_EQ(IdentifierLoss::bin_of(64), 1u);
