@@ -45,7 +45,7 @@ void answer(models::Chat& chat, const ChatArguments& arguments, const std::strin
 }
 
 // False: the talk is over.
-bool obey(models::Chat& chat, const ChatArguments& arguments, const std::string& line) {
+bool run_slash_command(models::Chat& chat, const ChatArguments& arguments, const std::string& line) {
   const size_t space = line.find(' ');
   const std::string command = line.substr(0, space), file = space == std::string::npos ? "" : line.substr(space + 1);
   const bool needs_file = command == "/save" || command == "/load";
@@ -85,7 +85,7 @@ void talk(const ChatArguments& arguments) {
     try {
       if (!line->starts_with("/")) {
         answer(chat, arguments, *line);
-      } else if (!obey(chat, arguments, *line)) {
+      } else if (!run_slash_command(chat, arguments, *line)) {
         break;
       }
     } catch (const std::exception& error) {  // said, and the talk goes on

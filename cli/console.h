@@ -1,5 +1,5 @@
 // What the program prints. stdout takes results: once it refuses some, commands stop and run() says why. stderr takes
-// words about them: where it refuses them, nothing happens.
+// messages; errors of writing to it are ignored.
 #pragma once
 
 #include <fmt/format.h>

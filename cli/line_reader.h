@@ -10,8 +10,8 @@ class LineReader {
  public:
   explicit LineReader(std::string prompt);
 
-  // Nothing at the end of the input. On a terminal a signal that is caught gives an empty line; elsewhere it would have
-  // to wait for the line, so it ends the program.
+  // Nothing at the end of the input. On a terminal with readline, a signal that is caught gives an empty line. Without
+  // readline or a terminal it would have to wait for the line, so it ends the program.
   std::optional<std::string> next();
   bool on_terminal() const { return terminal_; }
 

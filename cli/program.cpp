@@ -36,7 +36,7 @@ void occupy_closed_streams() {
 }
 
 // The exit status, with a line on stderr if something is wrong.
-int obey(CLI::App& app, int argc, char** argv) {
+int parse_and_run(CLI::App& app, int argc, char** argv) {
   try {
     try {
       app.parse(argc, argv);
@@ -104,7 +104,7 @@ int run(CLI::App& app, int argc, char** argv) {
   std::signal(SIGPIPE, SIG_IGN);  // a closed pipe is an error of the write, after which what there is gets saved
   end_on_signals();
   try {
-    return obey(app, argc, argv);
+    return parse_and_run(app, argc, argv);
   } catch (const Interrupted& interruption) {
     if (started_by_ovq()) return kStoppedStatus;
     if (!interruption.message.empty()) print_warning(interruption.message);

@@ -148,7 +148,11 @@ class ReproduceLine {
                           : fmt::format(" | {} evaluation {}", running.label, at.evaluations + 1);
     }
     line += fmt::format(" | {} left", duration_text(progress.seconds_left));
-    terminal_ ? moving_.show(line) : static_cast<void>(print_now(line + "\n"));
+    if (terminal_) {
+      moving_.show(line);
+    } else {
+      print_now(line + "\n");
+    }
   }
   void message(const std::string& text) {
     moving_.erase();

@@ -23,7 +23,11 @@ bool ReadingLine::show(int64_t tokens) {
     shown_ = now;
     const std::string line =
         fmt::format("read {} tokens, {:.0f} tokens/s", tokens, static_cast<double>(tokens) / since(start_));
-    terminal ? moving_.show(line) : print_warning(line);
+    if (terminal) {
+      moving_.show(line);
+    } else {
+      print_warning(line);
+    }
   }
   return !interrupted();
 }

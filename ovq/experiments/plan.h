@@ -61,8 +61,8 @@ struct RateChoice {
 };
 RateChoice choose_rate(const std::vector<ExperimentResult>& tuning);
 
-// Where the best rate lies at an edge of those that were tried: the next one beyond it, as far from it as its neighbour
-// by their ratio. None if the search may not be extended.
+// Where the best rate lies at an edge of those that were tried: the next one beyond it, best^2 / neighbour. None if the
+// search may not be extended.
 std::optional<double> next_rate(const RateSearch& search, const std::vector<ExperimentResult>& tuning);
 
 }  // namespace ovq::experiments

@@ -4,7 +4,7 @@
 //       first  first                       again, 900 tokens after its last occurrence
 //
 // An identifier is a run of letters, digits and '_' of four characters or more that does not begin with a digit and
-// goes on to neither side; keywords are among them. Its loss is the sum over the tokens that hold a byte of it, its
+// is not part of a longer run; keywords are among them. Its loss is the sum over the tokens that hold a byte of it, its
 // distance counts from the first token of its last occurrence in the window to its own first. A run at the very
 // beginning or end of a window does not count: it may be cut.
 #pragma once
