@@ -6,11 +6,9 @@
 #include <vector>
 
 #include "ovq/base/error.h"
-#include "ovq/kernels/simd/recurrence_kernels.h"
 #include "ovq/kernels/view.h"
 #include "ovq/ops/backend.h"
 #include "ovq/ops/dispatched.h"
-#include "ovq/ops/output_memory.h"
 #include "ovq/ops/tensor_view.h"
 #include "ovq/ops/torch.h"
 
@@ -112,16 +110,7 @@ inline at::Tensor next_state(const at::Tensor& q, const at::Tensor& state, const
 
 // Memory for what forward saves for backward, `floats` of them. Of packed sequences as many as any sequences of that
 // number and length may need, so that the size follows from shapes.
-inline at::Tensor saved_memory(int64_t floats, const std::vector<int64_t>& borders) {
-  using kernels::recurrence::kChunk;
-  if (borders.empty()) return empty_output({floats});
-  int64_t used = 0;
-  for (size_t i = 0; i + 1 < borders.size(); ++i) {
-    used += kernels::recurrence::chunks_of(borders[i + 1] - borders[i]) + 1;
-  }
-  const int64_t most = borders.back() / kChunk + 2 * (static_cast<int64_t>(borders.size()) - 1);
-  return empty_output({floats / used * most});
-}
+at::Tensor saved_memory(int64_t floats, const std::vector<int64_t>& borders);
 
 // A view of no tokens, for saved_floats(): what is saved at one border of chunks.
 inline kernels::View<const float> no_tokens(int64_t heads, int64_t dim) { return {nullptr, 1, 0, heads, dim, 0, 0, 0}; }

@@ -2,6 +2,7 @@
 // token and give the one after the last, both new tensors; with packed sequences there is one for each of them.
 #include <torch/library.h>
 
+#include "ovq/kernels/simd/recurrence_kernels.h"
 #include "ovq/ops/dispatched.h"
 #include "ovq/ops/gated_delta_rule.h"
 #include "ovq/ops/linear_attention.h"
