@@ -117,7 +117,8 @@ def work(rank, wrap, directory):
     dist.destroy_process_group()
 
 
-@pytest.mark.parametrize("wrap", [replicated, sharded])
+# torch 2.6 has no fully_shard on the CPU: its streams lack record_event.
+@pytest.mark.parametrize("wrap", [replicated, sharded] if VERSION > (2, 6) else [replicated])
 def test_two_processes_train_as_one(wrap, tmp_path):
     mp.spawn(work, (wrap, str(tmp_path)), nprocs=2)
     one = trained(lambda model: model, 0, 1).state_dict()
