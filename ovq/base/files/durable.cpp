@@ -114,6 +114,7 @@ Lock lock(const Descriptor& file) {
 // or a signal handler. With more files at a time, the last ones are not listed.
 constexpr size_t kMostOpenParts = 16;
 std::array<std::atomic<char*>, kMostOpenParts> open_parts;
+std::array<char*, kMostOpenParts> removed_parts;  // paths that a signal handler took, and cannot free
 
 std::atomic<char*>* list_open_part(const fs::path& path) {
   char* copy = ::strdup(path.c_str());
@@ -331,8 +332,11 @@ void write_directory_durably(const fs::path& path, const std::function<void(cons
 }
 
 void remove_open_parts() noexcept {
-  for (std::atomic<char*>& slot : open_parts) {
-    if (const char* path = slot.exchange(nullptr)) ::unlink(path);
+  for (size_t i = 0; i < kMostOpenParts; ++i) {
+    char* const path = open_parts[i].exchange(nullptr);
+    if (path == nullptr) continue;
+    ::unlink(path);
+    removed_parts[i] = path;
   }
 }
 
