@@ -124,7 +124,8 @@ def main():
             sources[entry["part"]][entry["package"]] = entry["version"]
             totals[entry["part"]] += entry["bytes"]
     except subprocess.CalledProcessError as error:
-        sys.exit(f"code-corpus: {' '.join(map(str, error.cmd))} failed; the names of packages are those of Debian 12; did apt-get update run?")
+        command = " ".join(map(str, error.cmd))
+        sys.exit(f"code-corpus: {command} failed; packages are named as in Debian 12: run apt-get update there first")
     (unfinished / "sources.json").write_text(json.dumps(sources, indent=1) + "\n")
     os.rename(unfinished, arguments.directory)
     for part, total in totals.items():
