@@ -1,13 +1,26 @@
 #include "ovq/tasks/text.h"
 
 #include <algorithm>
+#include <cmath>
 #include <filesystem>
+#include <numbers>
+#include <numeric>
 #include <system_error>
 
 #include "ovq/base/error.h"
 #include "ovq/base/random.h"
 
 namespace ovq::tasks {
+namespace {
+
+// A permutation of 0 … count − 1 whose beginnings are all spread evenly: steps of about count / φ, modulo count.
+int64_t spread(int64_t index, int64_t count) {
+  auto step = std::max<int64_t>(1, std::llround(static_cast<double>(count) / std::numbers::phi));
+  while (std::gcd(step, count) != 1) ++step;
+  return index % count * step % count;
+}
+
+}  // namespace
 
 TextTask::TextTask(const TextOptions& options) : options_(options) {
   check(options.min_document >= 0, "text", "min_document is ", options.min_document, "; must not be negative");
@@ -39,7 +52,7 @@ void TextTask::fill(const SampleRequest& request, int64_t row, Row out) const {
     window = corpus.overlapping_window(size, random.below(corpus.overlapping_windows(size)));
   } else {
     const int64_t index = (request.step * request.ranks + request.rank) * request.rows + row;
-    window = corpus.adjacent_window(size, index % corpus.adjacent_windows(size));
+    window = corpus.adjacent_window(size, spread(index, corpus.adjacent_windows(size)));
   }
   std::vector<int32_t> tokens(static_cast<size_t>(size));
   corpus.read(*window.document, window.offset, tokens);

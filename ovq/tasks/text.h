@@ -4,9 +4,10 @@
 //
 // A window lies in one document; documents of fewer than min_document tokens are left out, as in the paper. Training
 // windows start anywhere, each start as likely as any other, chosen by (seed, step, rank, row). Test windows lie side
-// by side and are numbered: row r of (step, rank) is window (step * ranks + rank) * rows + r, from the start again
-// after the last; the seed plays no part. Cost: O(length + documents). A corpus is read and tokenised, or its file of
-// tokens mapped, when it is first asked for; the vocabulary and the metric are known without it.
+// by side. They are read in an order in which the first ones, however many, are spread over the whole text: row r of
+// (step, rank) is number (step * ranks + rank) * rows + r of it, and after the last it begins again. The seed plays no
+// part. Cost: O(length + documents). A corpus is read and tokenised, or its file of tokens mapped, when it is first
+// asked for; the vocabulary and the metric are known without it.
 #pragma once
 
 #include <memory>

@@ -114,10 +114,27 @@ TEST_F(Text, TestWindowsLieSideBySide) {
       for (int64_t row = 0; row < 3; ++row) windows.push_back(text(batch, row, task));
     }
   }
-  const std::string c = document(101, '!');
-  for (size_t i = 0; i < 5; ++i) EXPECT_EQ(windows[i], c.substr(20 * i, 21));
-  EXPECT_EQ(windows[7].substr(0, 20), document(70, '!').substr(40, 20));
+  const std::string c = document(101, '!'), d = document(70, '!') + "end";
+  std::set<std::string> expected;
+  for (size_t i = 0; i < 5; ++i) expected.insert(c.substr(20 * i, 21));
+  for (size_t i = 0; i < 3; ++i) expected.insert(d.substr(20 * i, 21));
+  EXPECT_EQ(std::set(windows.begin(), windows.begin() + 8), expected);
   for (size_t i = 8; i < 12; ++i) EXPECT_EQ(windows[i], windows[i - 8]);
+}
+
+TEST_F(Text, TheFirstTestWindowsAreSpreadOverTheText) {
+  for (const int documents : {2, 7, 12, 30}) {
+    test::Folder folder;
+    for (int i = 0; i < documents; ++i)
+      folder.write("document" + std::to_string(10 + i) + ".txt", std::string(301, static_cast<char>('A' + i)));
+    const TextTask task({.train = folder_.path("train"), .test = folder.path("")});
+    ASSERT_EQ(task.test_rows(20), 15 * documents);
+    const Batch batch = task.sample({.rows = 3 * documents, .length = 20, .split = Split::test});
+    std::map<char, int> windows;
+    for (int64_t row = 0; row < batch.rows; ++row) ++windows[text(batch, row, task).front()];
+    EXPECT_EQ(windows.size(), static_cast<size_t>(documents));
+    for (const auto& [document, count] : windows) EXPECT_LE(count, 5) << document << " of " << documents;
+  }
 }
 
 TEST_F(Text, OneFileIsOneDocument) {
