@@ -4,8 +4,8 @@
 #include <cmath>
 #include <filesystem>
 #include <numbers>
-#include <numeric>
 #include <system_error>
+#include <utility>
 
 #include "ovq/base/error.h"
 #include "ovq/base/random.h"
@@ -13,10 +13,26 @@
 namespace ovq::tasks {
 namespace {
 
-// A permutation of 0 … count − 1 whose beginnings are all spread evenly: steps of about count / φ, modulo count.
+// The largest quotient of Euclid's algorithm: small where the multiples of step, modulo count, are spread evenly. That
+// of a step with a common factor is as bad as any.
+int64_t largest_quotient(int64_t step, int64_t count) {
+  int64_t a = count, b = step, largest = 0;
+  while (b > 0) {
+    largest = std::max(largest, a / b);
+    a = std::exchange(b, a % b);
+  }
+  return a == 1 ? largest : count + 1;
+}
+
+// A permutation of 0 ... count - 1 whose beginnings are all spread evenly: multiples, modulo count, of the step nearest
+// to count / phi whose quotients are at most 5.
 int64_t spread(int64_t index, int64_t count) {
-  auto step = std::max<int64_t>(1, std::llround(static_cast<double>(count) / std::numbers::phi));
-  while (std::gcd(step, count) != 1) ++step;
+  const int64_t golden = std::llround(static_cast<double>(count) / std::numbers::phi);
+  int64_t step = 1;
+  for (int64_t away = 0; away < count; ++away) {
+    if (largest_quotient(step = golden + away, count) <= 5) break;
+    if (away < golden && largest_quotient(step = golden - away, count) <= 5) break;
+  }
   return index % count * step % count;
 }
 
