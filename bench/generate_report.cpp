@@ -6,6 +6,7 @@
 #include "bench/generate.h"
 #include "bench/machine_report.h"
 #include "ovq/base/format.h"
+#include "ovq/base/json_file.h"
 #include "ovq/base/table.h"
 
 namespace ovq::bench {
@@ -95,7 +96,7 @@ std::string to_json(const GenerateReport& report) {
                               {"cases", nlohmann::ordered_json::array()},
                               {"notes", machine_notes(report.machine, report.bystander_cores)}};
   for (const GenerateCase& one : report.cases) json["cases"].push_back(to_json(report, one));
-  return json.dump(2) + "\n";
+  return to_lines(json, "cases");
 }
 
 }  // namespace ovq::bench

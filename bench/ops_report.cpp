@@ -6,6 +6,7 @@
 #include "bench/machine_report.h"
 #include "bench/ops.h"
 #include "ovq/base/format.h"
+#include "ovq/base/json_file.h"
 #include "ovq/base/table.h"
 
 namespace ovq::bench {
@@ -73,7 +74,7 @@ std::string to_json(const OpsReport& report) {
                               {"cases", nlohmann::ordered_json::array()},
                               {"notes", machine_notes(report.machine, report.bystander_cores)}};
   for (const OpsCase& result : report.cases) json["cases"].push_back(to_json(result));
-  return json.dump(2) + "\n";
+  return to_lines(json, "cases");
 }
 
 }  // namespace ovq::bench

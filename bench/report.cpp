@@ -8,6 +8,7 @@
 
 #include "bench/machine_report.h"
 #include "ovq/base/format.h"
+#include "ovq/base/json_file.h"
 #include "ovq/base/table.h"
 
 namespace ovq::bench {
@@ -128,7 +129,7 @@ std::string to_json(const Report& report) {
       {"notes", report.notes()}};
   for (const CaseResult& result : report.cases) json["cases"].push_back(to_json(report, result));
   for (const Figure& figure : report.comparisons) json["comparisons"].push_back(to_json(figure));
-  return json.dump(2) + "\n";
+  return to_lines(json, "cases");
 }
 
 }  // namespace ovq::bench

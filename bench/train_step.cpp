@@ -9,6 +9,7 @@
 
 #include "bench/machine_report.h"
 #include "ovq/base/format.h"
+#include "ovq/base/json_file.h"
 #include "ovq/base/table.h"
 #include "ovq/models/language_model.h"
 #include "ovq/models/presets.h"
@@ -268,7 +269,7 @@ std::string to_json(const TrainStepReport& report) {
                               {"cases", nlohmann::ordered_json::array()},
                               {"notes", machine_notes(report.machine, report.bystander_cores)}};
   for (const TrainStepCase& result : report.cases) json["cases"].push_back(to_json(report, result));
-  return json.dump(2) + "\n";
+  return to_lines(json, "cases");
 }
 
 }  // namespace ovq::bench

@@ -55,6 +55,8 @@ if [[ ! -e $root/made ]]; then
   debootstrap --variant=minbase --include=ca-certificates "$suite" "$root" ${OVQ_MIRROR:-} >"$root.log" 2>&1 ||
     no_root "debootstrap failed; see $root.log"
   mkdir -p "$root/ovq" "$root/build" "$root/root/.cache/ccache"
+  # A mirror that keeps a snapshot of sid serves it longer than its week.
+  echo 'Acquire::Check-Valid-Until "false";' >"$root/etc/apt/apt.conf.d/snapshot"
   in_root scripts/setup.sh || no_root "scripts/setup.sh failed"
   touch "$root/made"
 fi

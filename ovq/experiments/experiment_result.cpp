@@ -1,7 +1,6 @@
 #include "ovq/experiments/experiment_result.h"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <fstream>
@@ -9,6 +8,7 @@
 #include "ovq/base/error.h"
 #include "ovq/base/format.h"
 #include "ovq/base/json_fields.h"
+#include "ovq/base/json_file.h"
 #include "ovq/train/results.h"
 
 namespace ovq::experiments {
@@ -72,16 +72,7 @@ json to_json(const ExperimentResult& result) {
   return object;
 }
 
-std::string to_file_text(const ExperimentResult& result) {
-  const json object = to_json(result);
-  std::vector<std::string> fields, evaluations;
-  for (const auto& [name, value] : object.items()) {
-    if (name != "evaluations") fields.push_back(fmt::format(" {}: {}", json(name).dump(), value.dump()));
-  }
-  for (const json& evaluation : result.evaluations) evaluations.push_back("  " + evaluation.dump());
-  fields.push_back(fmt::format(" \"evaluations\": [\n{}\n ]", fmt::join(evaluations, ",\n")));
-  return fmt::format("{{\n{}\n}}\n", fmt::join(fields, ",\n"));
-}
+std::string to_file_text(const ExperimentResult& result) { return to_lines(to_json(result), "evaluations"); }
 
 ExperimentResult read_result(const std::filesystem::path& file) {
   std::ifstream in(file);

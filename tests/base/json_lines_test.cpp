@@ -4,6 +4,7 @@
 
 #include <fstream>
 
+#include "ovq/base/json_file.h"
 #include "tests/base/files/fixtures.h"
 
 namespace ovq {
@@ -31,6 +32,14 @@ TEST(JsonLines, WhatIsAppendedIsReadBack) {
   std::ofstream(file, std::ios::app) << "{\"step\": 3";
   EXPECT_EQ(read_json_lines(file), (std::vector<json>{{{"step", 1}}, {{"step", 2}}}));
   EXPECT_THROW(append_json_line(directory.path() / "missing" / "lines.jsonl", {}), std::runtime_error);
+}
+
+TEST(JsonFile, HasALineForEachFieldAndEachElementOfTheList) {
+  const nlohmann::ordered_json object = {{"b", 1}, {"cases", {{{"x", 1}}, {{"x", 2}}}}, {"a", {{"c", {1, 2}}}}};
+  const std::string text = to_lines(object, "cases");
+  EXPECT_EQ(text, "{\n \"b\": 1,\n \"cases\": [\n  {\"x\":1},\n  {\"x\":2}\n ],\n \"a\": {\"c\":[1,2]}\n}\n");
+  EXPECT_EQ(nlohmann::ordered_json::parse(text), object);
+  EXPECT_EQ(json::parse(to_lines({{"cases", json::array()}}, "cases")), (json{{"cases", json::array()}}));
 }
 
 }  // namespace
