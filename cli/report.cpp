@@ -8,6 +8,7 @@
 
 #include "cli/commands.h"
 #include "cli/console.h"
+#include "cli/experiment_files.h"
 #include "cli/interrupts.h"
 #include "cli/validators.h"
 #include "ovq/base/files/durable.h"
@@ -20,14 +21,15 @@ namespace {
 namespace fs = std::filesystem;
 
 struct ReportArguments {
-  std::string results = "results", out = "report", claims = "experiments/report/claims.json", png, watch;
+  std::string results = "results", out = "report", claims, png, watch;
   int every = 5;
   bool once = false;
 };
 
 void report(const ReportArguments& arguments) {
+  const fs::path own = experiment_directory() / "report" / "claims.json";
   const report::ReportSummary summary = report::write_report(
-      {.claims = arguments.claims, .results = arguments.results, .out = arguments.out, .png = arguments.png},
+      {.claims = arguments.claims.empty() ? own : fs::path(arguments.claims), .results = arguments.results, .out = arguments.out, .png = arguments.png},
       print_warning);
   print("{}: {} claims, {} hold, {} do not, {} open; {} of {} figures have lines; {} runs\n",
         (fs::path(arguments.out) / "index.html").string(), summary.claims, summary.hold, summary.fail,
@@ -62,9 +64,10 @@ void add_report(CLI::App& app) {
   command->add_option("--out", arguments->out, "Directory of the page")->type_name("DIR")->capture_default_str();
   command->add_option("--png", arguments->png, "Also the figures as PNG into this directory, by gnuplot")
       ->type_name("DIR");
-  command->add_option("--claims", arguments->claims, "What is claimed, and what shows it")
-      ->type_name("FILE")
-      ->capture_default_str();
+  command
+      ->add_option("--claims", arguments->claims,
+                   "What is claimed, and what shows it; default: experiments/report/claims.json, or the program's own")
+      ->type_name("FILE");
   CLI::Option* watch_option =
       command
           ->add_option("--watch", arguments->watch, "Instead: a page over the runs below this directory, until Ctrl-C")

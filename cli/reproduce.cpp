@@ -10,6 +10,7 @@
 #include "bench/machine.h"
 #include "cli/commands.h"
 #include "cli/console.h"
+#include "cli/experiment_files.h"
 #include "cli/interrupts.h"
 #include "cli/outputs.h"
 #include "cli/torch_setup.h"
@@ -27,7 +28,6 @@ namespace fs = std::filesystem;
 using experiments::PlannedRun;
 using nlohmann::json;
 
-constexpr const char* kSets = "experiments";
 constexpr double kSecondsBetweenReports = 60;
 
 struct ReproduceArguments {
@@ -40,7 +40,7 @@ struct ReproduceArguments {
 std::vector<fs::path> all_sets() {
   std::vector<fs::path> files;
   std::error_code none;
-  for (const auto& entry : fs::directory_iterator(kSets, none)) {
+  for (const auto& entry : fs::directory_iterator(experiment_directory(), none)) {
     if (entry.path().extension() == ".json") files.push_back(entry.path());
   }
   std::sort(files.begin(), files.end());
@@ -50,7 +50,7 @@ std::vector<fs::path> all_sets() {
 std::vector<fs::path> set_files(const std::string& set) {
   if (set.ends_with(".json")) return {set};
   const std::vector<fs::path> files = all_sets();
-  if (files.empty()) throw UsageError(fmt::format("there is no {}/*.json here; name a file", kSets));
+  if (files.empty()) throw UsageError("there is no experiments/*.json here; name a file");
   if (set.empty()) return files;
   std::vector<std::string> names;
   for (const fs::path& file : files) {

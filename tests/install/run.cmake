@@ -19,6 +19,8 @@ run(${CMAKE_COMMAND} -G ${GENERATOR} -S ${CMAKE_CURRENT_LIST_DIR}/../../examples
 run(${CMAKE_COMMAND} --build ${work}/examples --config ${CONFIG})
 run(${work}/examples/stream)
 if(EXISTS ${work}/prefix/include/ovq/models)
+  run(${CMAKE_COMMAND} -E chdir ${work} ${work}/prefix/bin/ovq report ${CMAKE_CURRENT_LIST_DIR}/../../results --out ${work}/report)
+  run(${CMAKE_COMMAND} -E chdir ${work} ${work}/prefix/bin/ovq reproduce recall --dry-run)
   run(${work}/examples/train_layer)
   run(${work}/examples/generate)
 endif()
