@@ -83,6 +83,8 @@ RateSearch search_from_json(const json& object, const FieldPlace& place) {
     search.options = *options;
   }
   reader("extend", search.extend, "", at_least(0));
+  if (const json* list = find_array(reader, "evaluations", "a list of evaluations"))
+    search.evaluations = requests_from_json(*list, place.op, place.path + ".evaluations");
   reader.finish();
   if (search.learning_rates.empty()) reader.fail("learning_rates", json(), "a list of positive numbers");
   if (search.seeds.empty()) reader.fail("seeds", json(), "a list of integers of at least 0");
@@ -111,7 +113,10 @@ void check_experiment(Experiment& experiment) {
   const train::RunOptions options = experiment.run_options(experiment.seeds.front());
   check(!experiment.corpus || options.task == "text", "experiment", "task is ", options.task,
         "; must be text in a set with a corpus");
-  if (train::dictionary_of(experiment.model_config(options)) == nullptr) drop_dictionary_sizes(experiment.evaluations);
+  if (train::dictionary_of(experiment.model_config(options)) == nullptr) {
+    drop_dictionary_sizes(experiment.evaluations);
+    if (experiment.search) drop_dictionary_sizes(experiment.search->evaluations);
+  }
   if (!experiment.search) return;
   experiment.search_options(experiment.search->seeds.front(), experiment.search->learning_rates.front());
   for (const char* name : {"seed", "learning_rate"}) {

@@ -9,8 +9,9 @@
 //
 // `options` are those of `ovq train` as run.json names them; an experiment's are merged over its group's, and its
 // `shows`, `claims`, `seeds` and `evaluations` stand in for them. The search belongs to the group alone: every rival
-// gets the same; its own `options`, such as fewer steps, stand over those of the experiments, and `extend` says how
-// many rates may be added beyond an edge. A set of the task `text` has a `corpus` beside its groups.
+// gets the same; its own `options`, such as fewer steps, stand over those of the experiments, its `evaluations` in
+// their place, and `extend` says how many rates may be added beyond an edge. A set of the task `text` has a `corpus`
+// beside its groups.
 #pragma once
 
 #include <cstdint>
@@ -40,9 +41,10 @@ struct EvaluationRequest {
 // Every rate is trained with every seed; the one with the best mean metric is used for the seeds that are reported.
 struct RateSearch {
   std::vector<double> learning_rates;
-  std::vector<uint64_t> seeds;    // none of those reported
-  json options = json::object();  // over the experiment's
-  int64_t extend = 0;             // rates that may still be added where the best lies at an edge
+  std::vector<uint64_t> seeds;                 // none of those reported
+  json options = json::object();               // over the experiment's
+  int64_t extend = 0;                          // rates that may still be added where the best lies at an edge
+  std::vector<EvaluationRequest> evaluations;  // empty: the experiment's
 };
 
 struct Experiment {

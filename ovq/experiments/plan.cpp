@@ -114,7 +114,9 @@ std::optional<ExperimentResult> PlannedRun::finished() const {
 }
 
 PlannedRun planned_search_run(const Experiment& experiment, uint64_t seed, double learning_rate, const Places& places) {
-  return planned_run(experiment, seed, learning_rate, places);
+  PlannedRun run = planned_run(experiment, seed, learning_rate, places);
+  if (!experiment.search->evaluations.empty()) run.experiment.evaluations = experiment.search->evaluations;
+  return run;
 }
 
 std::vector<std::string> selectable_names(const ExperimentSet& set) {

@@ -59,6 +59,18 @@ TEST_F(Plan, AResultCountsIfItAnswersWhatIsAsked) {
   EXPECT_FALSE(run.finished());
 }
 
+TEST_F(Plan, ASearchMayHaveEvaluationsOfItsOwn) {
+  json set = short_set();
+  set["groups"][0]["search"] = {
+      {"learning_rates", {1e-3}}, {"seeds", {0}}, {"evaluations", {{{"lengths", {32}}, {"rows", 2}, {"keep", {0.5}}}}}};
+  const auto runs = plan(set, {.seeds = 1});
+  ASSERT_EQ(runs.size(), 4u);
+  const EvaluationRequest asked{.lengths = {32}, .keep = {0.5}, .rows = 2};
+  EXPECT_EQ(runs[0].experiment.evaluations, std::vector{asked});
+  EXPECT_EQ(runs[1].experiment.evaluations, (std::vector{EvaluationRequest{.lengths = {32}, .rows = 2}}));
+  EXPECT_EQ(runs[2].experiment.evaluations, plan(short_set()).at(0).experiment.evaluations);
+}
+
 TEST_F(Plan, ASearchComesFirstAndOnlyIfItIsNeeded) {
   json set = short_set();
   set["groups"][0]["search"] = {{"learning_rates", {1e-3, 2e-3}}, {"seeds", {0}}};
