@@ -5,6 +5,7 @@
 #include <compare>
 #include <set>
 
+#include "ovq/base/error.h"
 #include "ovq/base/format.h"
 #include "ovq/base/json_fields.h"
 #include "ovq/base/table.h"
@@ -72,6 +73,16 @@ json with_run(json result, const Run& run, const TrainingCost& cost) {
   result["seed"] = run.options().seed;
   result["training"] = {{"steps", cost.steps}, {"tokens", cost.tokens}, {"seconds", cost.seconds}};
   return result;
+}
+
+PositionLoss position_loss(const Run& run, const json& result) {
+  PositionLoss loss{.label = row_key(run, result).label,
+                    .length = result.at("length"),
+                    .bin = run.options().task_options.value("bin", int64_t{0}),
+                    .mean = number_or_nan(result.at("loss")),
+                    .state_bytes = result.at("state_bytes")};
+  for (const json& group : result.at("groups")) loss.losses.push_back(number_or_nan(group.at("loss")));
+  return loss;
 }
 
 std::string cost_text(const Run& run, const TrainingCost& cost) {
@@ -143,6 +154,63 @@ void RunComparison::add(const Run& run, const Warn& warn) {
   ComparisonTable& table = tables_[title];
   for (auto& [key, row] : rows) table.rows.push_back(std::move(row));
   table.costs.push_back(cost_text(run, cost));
+  if (run.options().task != "text") {
+    not_text_ = run.path().string() + " is a run on " + run.options().task;
+    return;
+  }
+  std::map<std::pair<int64_t, RowKey>, PositionLoss> losses;  // in the order of the table
+  for (const json& result : results) {
+    const std::pair key(result.at("length").get<int64_t>(), row_key(run, result));
+    if (result.contains("groups")) losses[key] = position_loss(run, result);
+  }
+  auto& own = positions_.emplace_back();
+  for (auto& [key, loss] : losses) own.push_back(std::move(loss));
+}
+
+std::vector<PositionLoss> RunComparison::by_position() const {
+  check(not_text_.empty(), "compare", not_text_, "; only text has a loss by position");
+  std::map<int64_t, size_t> runs_with;  // by length
+  for (const auto& run : positions_) {
+    std::set<int64_t> lengths;
+    for (const PositionLoss& loss : run) lengths.insert(loss.length);
+    for (const int64_t length : lengths) ++runs_with[length];
+  }
+  int64_t longest = 0;
+  for (const auto& [length, runs] : runs_with) {
+    if (runs == positions_.size()) longest = length;
+  }
+  std::vector<PositionLoss> all;
+  for (const auto& run : positions_) {
+    for (const PositionLoss& loss : run) {
+      if (loss.length == longest) all.push_back(loss);
+    }
+  }
+  return all;
+}
+
+std::string to_table(const std::vector<PositionLoss>& losses) {
+  if (losses.empty()) return "";
+  constexpr size_t kColumns = 4;
+  const size_t bins = losses.front().losses.size();
+  std::set<size_t> shown;  // the first bin, then each twice as far as the last
+  for (size_t end = bins; end > 0 && shown.size() + 1 < kColumns; end /= 2) shown.insert(end - 1);
+  shown.insert(0);
+  std::vector<Column> columns{{.title = "loss at", .width = 5, .align = Align::left, .gap = 0}};
+  const int64_t bin = losses.front().bin;
+  for (const size_t i : shown) {
+    const int64_t first = static_cast<int64_t>(i) * bin;
+    columns.push_back({.title = fmt::format("{}-{}", first, first + bin - 1), .width = 7});
+  }
+  columns.insert(columns.end(), {{.title = "all", .width = 7}, {.title = "state", .width = 10}});
+  Table table(columns);
+  for (const PositionLoss& loss : losses) {
+    std::vector<std::string> cells{loss.label};
+    for (const size_t i : shown) cells.push_back(i < loss.losses.size() ? fmt::format("{:.3f}", loss.losses[i]) : "-");
+    cells.push_back(fmt::format("{:.3f}", loss.mean));
+    cells.push_back(bytes_text(loss.state_bytes));
+    table.add(cells);
+  }
+  return table.text();
 }
 
 std::string RunComparison::to_text() const {

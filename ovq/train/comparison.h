@@ -1,4 +1,5 @@
-// `ovq compare`: what evaluations of several runs found, a table for each task: runs and dictionaries against lengths.
+// `ovq compare`: what evaluations of several runs found, a table for each task: runs and dictionaries against lengths;
+// of text, also the loss by position.
 #pragma once
 
 #include <map>
@@ -34,6 +35,18 @@ struct ComparisonTable {
   std::vector<std::string> costs;   // a line for each run
 };
 
+// What a run on text found at one length, by position.
+struct PositionLoss {
+  std::string label;
+  int64_t length = 0, bin = 0;
+  std::vector<double> losses;  // of each `bin` positions
+  double mean = 0;
+  double state_bytes = 0;
+};
+
+// Rows of by_position() against some positions, the last among them.
+std::string to_table(const std::vector<PositionLoss>& losses);
+
 class RunComparison {
  public:
   // `warn` hears of runs without evaluations. Reads no data of the task; looks at the checkpoint only for results from
@@ -43,10 +56,16 @@ class RunComparison {
   const std::map<std::string, ComparisonTable>& tables() const { return tables_; }  // by title: task, scale, metric
   const nlohmann::json& results() const { return results_; }  // all of them, each with its run and what that cost
 
+  // Of all runs, at the longest length that every one of them was tested at; none where there is no such length. A
+  // std::invalid_argument if a run is not on text.
+  std::vector<PositionLoss> by_position() const;
+
   std::string to_text() const;
 
  private:
   std::map<std::string, ComparisonTable> tables_;
+  std::vector<std::vector<PositionLoss>> positions_;  // of each run
+  std::string not_text_;                              // a run that has no positions
   nlohmann::json results_ = nlohmann::json::array();
 };
 
