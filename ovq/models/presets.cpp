@@ -114,6 +114,18 @@ constexpr Sizes kSmallText = {.layers = 4,
                               .initializer = Initializer::fan_in,
                               .aided_windows = true};
 
+// The same in a minute or two, for a first look.
+constexpr Sizes tiny_text() {
+  Sizes sizes = kSmallText;
+  sizes.width = 96;
+  sizes.mlp = 256;
+  sizes.vocab = 1024;
+  sizes.heads = sizes.recall = sizes.plain = {6, 16};
+  sizes.window = sizes.chunk = 32;
+  return sizes;
+}
+constexpr Sizes kTinyText = tiny_text();
+
 // What the paper's models have in common; the rest differs from experiment to experiment.
 struct PaperSizes {
   int64_t layers, width, heads, mlp, vocab;
@@ -268,6 +280,7 @@ std::vector<std::pair<std::string, ModelPreset>> all_presets() {
   std::vector<std::pair<std::string, ModelPreset>> all;
   for (const auto& [scale, sizes, rate] : {std::tuple{"tiny/", kTiny, kTinyRate},
                                            {"small/", kSmall, kSmallRate},
+                                           {"tiny/text-", kTinyText, kTinyRate},
                                            {"small/text-", kSmallText, kSmallRate}}) {
     for (const std::string& name : names_of_forms(sizes)) {
       const bool plain = name.ends_with(kPlain);

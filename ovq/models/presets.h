@@ -1,7 +1,7 @@
 // Models by name. A pattern says which mixers alternate; a scale gives the sizes:
 //   tiny/<pattern>, small/<pattern>             for experiments on a few cores; <pattern>-plain without value shift and
 //                                               convolution in the layers that attend to the whole context
-//   small/text-<pattern>                        the same for text: a larger window, which has both too
+//   tiny/text-<pattern>, small/text-<pattern>    the same for text: a larger window, which has both too
 //   paper/recall-<pattern>, paper/icl-<pattern>  8 layers, width 768 (sw-vq-1k, -2k, -3k by codewords)
 //   paper/text-<pattern>                         17 layers, width 1024
 //   paper/choice-<pattern>                       21 layers, width 1280
