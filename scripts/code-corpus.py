@@ -8,6 +8,7 @@ are mostly tables. No content is there twice, and whole packages are held out fo
 the content, so that the first windows of a test are from all packages held out.
 
 Usage: scripts/code-corpus.py DIR [--language python|c]      (downloads 55 MB for python, 140 MB for c)
+       scripts/code-corpus.py DIR --installed                (no download: the standard library of this Python)
 """
 
 import argparse
@@ -18,6 +19,7 @@ import re
 import shutil
 import subprocess
 import sys
+import sysconfig
 import tarfile
 import tempfile
 from pathlib import Path
@@ -26,10 +28,11 @@ MIN_BYTES, MAX_BYTES = 16_000, 256_000
 PYTHON_TRAIN = """libpython3.11-stdlib libpython3.11-minimal python3-django python3-matplotlib python3-networkx
 python3-numpy python3-pandas python3-scipy python3-sqlalchemy python3-sympy python3-torch python3-twisted""".split()
 PYTHON_TEST = "python3-docutils python3-jedi python3-mpmath python3-psutil python3-trio".split()
+STDLIB_TEST = "asyncio/ email/ http/ multiprocessing/ xml/".split()
 # Of the kernel: what trains, and in it what is held out.
 C_PACKAGE = "linux-source-6.1"
 C_TRAIN = "block crypto fs ipc kernel lib mm net security".split()
-C_TEST = "fs/btrfs fs/ubifs kernel/trace net/sctp net/wireless".split()
+C_TEST = "fs/btrfs/ fs/ubifs/ kernel/trace/ net/sctp/ net/wireless/".split()
 
 
 def download(package, directory):
@@ -66,6 +69,12 @@ def python_sources():
                 yield part, package, version, list(texts(directory, ".py"))
 
 
+def installed_sources():
+    directory = Path(sysconfig.get_path("stdlib"))
+    everything = [(path, text) for path, text in texts(directory, ".py") if "-packages/" not in path]
+    yield from split("standard-library", sysconfig.get_python_version(), everything, STDLIB_TEST)
+
+
 def c_sources():
     with tempfile.TemporaryDirectory() as name:
         directory = Path(name)
@@ -78,9 +87,13 @@ def c_sources():
                     member.name = path
                     tar.extract(member, directory / "tree")
         everything = list(texts(directory / "tree", ".c"))
-    held_out = tuple(part + "/" for part in C_TEST)
-    yield "valid", C_PACKAGE, version, [(path, text) for path, text in everything if path.startswith(held_out)]
-    yield "train", C_PACKAGE, version, [(path, text) for path, text in everything if not path.startswith(held_out)]
+    yield from split(C_PACKAGE, version, everything, C_TEST)
+
+
+def split(package, version, everything, held_out):
+    for part, wanted in (("valid", True), ("train", False)):
+        yield part, package, version, [(path, text) for path, text in everything
+                                       if path.startswith(tuple(held_out)) == wanted]
 
 
 def file_name(path, package, digest):
@@ -108,17 +121,20 @@ def write_corpus(directory, sources):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("directory", metavar="DIR", type=Path, help="must not be there")
-    parser.add_argument("--language", choices=["python", "c"], default="python")
+    source = parser.add_mutually_exclusive_group()
+    source.add_argument("--language", choices=["python", "c"], default="python")
+    source.add_argument("--installed", action="store_true", help="the standard library of this Python, no packages")
     arguments = parser.parse_args()
     if arguments.directory.exists():
         sys.exit(f"code-corpus: {arguments.directory} is there; remove it or name another")
-    if not shutil.which("apt-get"):
+    if not arguments.installed and not shutil.which("apt-get"):
         sys.exit("code-corpus: there is no apt-get; the packages are Debian's")
     unfinished = arguments.directory.with_name(arguments.directory.name + ".unfinished")
     shutil.rmtree(unfinished, ignore_errors=True)
     sources, totals = {"train": {}, "valid": {}}, {"train": 0, "valid": 0}
     try:
-        for entry in write_corpus(unfinished, python_sources() if arguments.language == "python" else c_sources()):
+        chosen = installed_sources if arguments.installed else python_sources if arguments.language == "python" else c_sources
+        for entry in write_corpus(unfinished, chosen()):
             print(f"{entry['part']}: {entry['package']} {entry['version']}: {entry['files']} files, "
                   f"{entry['bytes'] / 1e6:.2f} MB", flush=True)
             sources[entry["part"]][entry["package"]] = entry["version"]
