@@ -15,7 +15,9 @@ CLI::App* add_bench_command(CLI::App& bench, const std::string& name, const std:
   CLI::App* command = bench.add_subcommand(name, description);
   command->add_flag("--quick", arguments.run.quick, "Reduced sizes, under a minute");
   command->add_option("--json", arguments.json, "Also write the results to this file")->type_name("FILE");
-  command->add_option("--compare", arguments.compare, "Also print ratios to the results in this file, an older --json")
+  command
+      ->add_option("--compare", arguments.compare,
+                   "Also print ratios to the results in this file, written by an earlier --json")
       ->type_name("FILE");
   add_threads(*command, arguments.threads);
   command->add_option("--filter", arguments.run.filter, "Only cases whose name contains this")->type_name("SUBSTRING");
@@ -27,10 +29,10 @@ void add_bench(CLI::App& app) {
   bench->require_subcommand(1);
   const auto arguments = std::make_shared<BenchArguments>();
   CLI::App* command =
-      add_bench_command(*bench, "kernels", "The fused kernels, against the machine's own peak", *arguments);
+      add_bench_command(*bench, "kernels", "Time the fused kernels against the machine's peak", *arguments);
   command
       ->add_option("--passes", arguments->run.passes,
-                   "Times to go through all cases, of which the best round counts; more where neighbours disturb. "
+                   "Passes over all cases; the best round counts. Use more on a busy machine. "
                    "Default: 3, or 1 with --quick")
       ->check(within(1, 1000))
       ->type_name("N");

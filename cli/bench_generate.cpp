@@ -25,24 +25,24 @@ struct BenchGenerateArguments {
 void add_bench_generate(CLI::App& bench) {
   const auto arguments = std::make_shared<BenchGenerateArguments>();
   bench::GenerateBenchOptions& options = arguments->options;
-  CLI::App* command = add_bench_command(bench, "generate",
-                                        "Reading a prompt and writing token by token, against the machine's own bounds",
-                                        arguments->common);
+  CLI::App* command =
+      add_bench_command(bench, "generate", "Time reading a prompt and generating tokens, against the machine's bounds",
+                        arguments->common);
   command
       ->add_option("--model", options.model,
-                   "A preset, whose weights are random, or the directory of a trained model or run of text")
+                   "A preset (random weights), or the directory of a trained text model or run")
       ->capture_default_str();
   command->add_option("--data", options.data,
-                      "Text, folders of it or files of tokens: also the loss on it, of a trained model");
+                      "Also measure a trained model's loss on these text files, folders or files of tokens");
   const auto number = [&](const char* name, auto& value, const char* text) {
     command->add_option(name, value, text)->capture_default_str()->check(at_least(1));
   };
   number("--context", options.context, "Tokens of the prompt");
-  number("--tokens", options.tokens, "Tokens that follow");
+  number("--tokens", options.tokens, "Tokens to generate");
   number("--piece", options.piece, "Tokens of the prompt read at a time");
   number("--rounds", options.rounds, "Repetitions of prompt and tokens");
-  number("--windows", options.windows, "Windows of --data, of --context tokens each, spread over all of it");
-  command->add_flag("--no-composed", arguments->no_composed, "Without the model composed of torch calls");
+  number("--windows", options.windows, "Windows of --context tokens to read, spread over --data");
+  command->add_flag("--no-composed", arguments->no_composed, "Leave out the model composed of torch calls");
   command->callback([arguments] {
     set_up_torch(arguments->common.threads);
     arguments->options.run = arguments->common.run;

@@ -22,11 +22,13 @@ void add_bench_step(CLI::App& bench) {
   bench::TrainStepOptions& options = arguments->options;
   CLI::App* step = add_bench_command(bench, "step", "A training step of every preset at the scales tiny and small",
                                      arguments->common);
-  step->add_option("--tokens", options.tokens, "Tokens of a step, about")->capture_default_str()->check(at_least(1));
-  step->add_option("--rounds", options.rounds, "Repetitions, all models in turn")
+  step->add_option("--tokens", options.tokens, "Tokens per step, approximately")
       ->capture_default_str()
       ->check(at_least(1));
-  step->add_flag("--composed", options.plain, "Also with ops composed of torch calls, and without mixers");
+  step->add_option("--rounds", options.rounds, "Rounds, each through all models")
+      ->capture_default_str()
+      ->check(at_least(1));
+  step->add_flag("--composed", options.plain, "Also time ops composed of torch calls, and models without mixers");
   step->callback([arguments] {
     set_up_torch(arguments->common.threads);
     arguments->options.run = arguments->common.run;

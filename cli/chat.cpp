@@ -104,19 +104,18 @@ void run_chat(const ChatArguments& arguments) {
 }  // namespace
 
 void add_chat(CLI::App& app) {
-  CLI::App* chat = app.add_subcommand("chat", "Talk with a model; its state is kept between turns");
+  CLI::App* chat = app.add_subcommand("chat", "Chat with a model that keeps its state between turns");
   const auto arguments = std::make_shared<ChatArguments>();
   arguments->write.generate.tokens = 256;
   arguments->write.generate.sampling.temperature = 0.8;
   chat->footer(kHelp);
-  chat->add_option("model", arguments->model, "Directory of a model, or of a run")->required()->type_name("DIR");
+  chat->add_option("model", arguments->model, "Directory of a model or run")->required()->type_name("DIR");
   add_fields(*chat, arguments->chat);
   add_fields(*chat, arguments->write.generate);
   add_fields(*chat, arguments->storage);
-  chat->add_option("--stop", arguments->write.stops,
-                   "Text that ends an answer, and is not shown; may be given several times")
+  chat->add_option("--stop", arguments->write.stops, "End the answer at this text, without showing it; may be repeated")
       ->allow_extra_args(false);
-  chat->add_option("--load-state", arguments->load_state, "Go on from this file")->type_name("FILE");
+  chat->add_option("--load-state", arguments->load_state, "Continue from the state in this file")->type_name("FILE");
   chat->add_option("--tokenizer", arguments->tokenizer,
                    "\"bytes\", or the path of a SentencePiece model; default: the model's own");
   add_threads(*chat, arguments->threads);

@@ -61,7 +61,7 @@ void compare(const CompareArguments& arguments) {
 }  // namespace
 
 void add_compare(CLI::App& app) {
-  CLI::App* command = app.add_subcommand("compare", "A table of runs against context lengths");
+  CLI::App* command = app.add_subcommand("compare", "Compare runs in a table, by context length");
   const auto arguments = std::make_shared<CompareArguments>();
   command->add_option("runs", arguments->runs, "Directories of runs")->required()->type_name("DIR");
   CLI::Option* json = command->add_flag("--json", arguments->json, "Print the results as JSON");

@@ -120,20 +120,20 @@ void evaluate_run(const EvalArguments& arguments, const EvalFlags& flags) {
 
 // Returns those that are for text alone.
 std::vector<const CLI::Option*> add_text_options(CLI::App& eval, EvalArguments& arguments) {
-  eval.add_option("--task", arguments.task, "text: the loss on --data by position, of a model or a run");
+  eval.add_option("--task", arguments.task, "text: measure the loss on --data by position");
   eval.add_option("--data", arguments.data, "Text files, folders of .txt files, or files of tokens")->type_name("PATH");
   std::vector<const CLI::Option*> options;
   const auto positive = [&](const char* name, int64_t& value, const char* text) {
     options.push_back(eval.add_option(name, value, text)->check(at_least(1)));
   };
-  positive("--length", arguments.text.length, "Tokens of a window of text; default: whole documents");
-  positive("--stride", arguments.text.stride, "Tokens between sliding windows of text; default: side by side");
-  options.push_back(eval.add_option("--bin", arguments.text.bin, "Positions of text that the loss is averaged over")
+  positive("--length", arguments.text.length, "Tokens per window of text; default: whole documents");
+  positive("--stride", arguments.text.stride, "Tokens between the starts of windows of text; default: side by side");
+  options.push_back(eval.add_option("--bin", arguments.text.bin, "Positions of text per bin of the loss")
                         ->capture_default_str()
                         ->check(at_least(1)));
   positive("--windows", arguments.text.windows, "Windows of text to read; default: all");
   options.push_back(eval.add_flag("--identifiers", arguments.text.identifiers,
-                                  "Also the loss of identifiers by how long ago they were last spelled"));
+                                  "Also measure the loss of identifiers by the distance to their last occurrence"));
   add_fields(eval, arguments.storage);
   for (const char* name : {"--weights", "--state-dtype"}) options.push_back(eval.get_option(name));
   options.push_back(eval.add_option("--tokenizer", arguments.tokenizer,
@@ -144,9 +144,9 @@ std::vector<const CLI::Option*> add_text_options(CLI::App& eval, EvalArguments& 
 }  // namespace
 
 void add_eval(CLI::App& app) {
-  CLI::App* eval = app.add_subcommand("eval", "Test a trained model, also far beyond its training length");
+  CLI::App* eval = app.add_subcommand("eval", "Test a trained model, at any context length");
   const auto arguments = std::make_shared<EvalArguments>();
-  eval->add_option("run", arguments->run, "Directory of the run; with --task text, also of a model")
+  eval->add_option("run", arguments->run, "Directory of the run, or with --task text of a model")
       ->required()
       ->type_name("DIR");
   EvalFlags flags;
@@ -160,7 +160,7 @@ void add_eval(CLI::App& app) {
           ->check(at_least(1));
   CLI::Option* keep =
       eval->add_option("--keep", arguments->sweep.keeps,
-                       "Instead: dictionaries that keep these shares of a context, N / (length + N), at every length; "
+                       "Instead of --centroids: the shares of a context to keep, N / (length + N), at every length; "
                        "1: a centroid for every token")
           ->delimiter(',')
           ->check(share())
@@ -178,7 +178,7 @@ void add_eval(CLI::App& app) {
       ->check(at_least(1));
   flags.benchmark = {
       eval->add_option("--benchmark", arguments->benchmark,
-                       "Instead: multiple choice, one of " + joined(tasks::benchmark_names())),
+                       "Answer multiple-choice questions instead: one of " + joined(tasks::benchmark_names())),
       eval->add_option("--questions", arguments->questions, "The benchmark's JSONL file")->type_name("FILE")};
   flags.text = add_text_options(*eval, *arguments);
   eval->add_flag("--json", arguments->json, "Print the results as JSON");

@@ -135,28 +135,28 @@ void run_generate(const GenerateArguments& arguments) {
 }  // namespace
 
 void add_generate(CLI::App& app) {
-  CLI::App* generate = app.add_subcommand("generate", "Read a prompt and write what follows");
+  CLI::App* generate = app.add_subcommand("generate", "Generate text that continues a prompt");
   const auto arguments = std::make_shared<GenerateArguments>();
-  generate->add_option("model", arguments->model, "Directory of a model, or of a run")->required()->type_name("DIR");
+  generate->add_option("model", arguments->model, "Directory of a model or run")->required()->type_name("DIR");
   CLI::Option* prompt = generate->add_option("--prompt", arguments->prompt, "Text to continue");
-  generate->add_option("--prompt-file", arguments->prompt_file, "File with the text to continue; -: stdin")
+  generate->add_option("--prompt-file", arguments->prompt_file, "File with the text to continue, or - for stdin")
       ->type_name("FILE")
       ->excludes(prompt);
   add_fields(*generate, arguments->write.generate);
   add_fields(*generate, arguments->storage);
   generate
-      ->add_option("--stop", arguments->write.stops,
-                   "Text that ends the writing, and is not shown; may be given several times")
+      ->add_option("--stop", arguments->write.stops, "End the text at this string, without showing it; may be repeated")
       ->allow_extra_args(false);
-  generate->add_flag("--ignore-end", arguments->write.ignore_end, "Go on after the token that ends a document");
-  generate->add_option("--load-state", arguments->load_state, "Go on from this file")->type_name("FILE");
-  generate->add_option("--save-state", arguments->save_state, "Write what was read and written to this file")
+  generate->add_flag("--ignore-end", arguments->write.ignore_end, "Continue after the token that ends a document");
+  generate->add_option("--load-state", arguments->load_state, "Continue from the state in this file")
+      ->type_name("FILE");
+  generate->add_option("--save-state", arguments->save_state, "Save the state to this file at the end")
       ->type_name("FILE");
   generate->add_option("--centroids", arguments->centroids, "Dictionary size; default: the model's")
       ->check(at_least(1));
   generate->add_option("--tokenizer", arguments->tokenizer,
                        "\"bytes\", or the path of a SentencePiece model; default: the model's own");
-  generate->add_flag("--json", arguments->json, "A JSON object for each token, and one at the end");
+  generate->add_flag("--json", arguments->json, "Print a JSON object for each token, and one at the end");
   add_threads(*generate, arguments->threads);
   generate->callback([arguments] { run_generate(*arguments); });
 }

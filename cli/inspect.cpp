@@ -65,20 +65,21 @@ void show_model(const InspectArguments& arguments) {
 
 void add_inspect(CLI::App& app) {
   CLI::App* command =
-      app.add_subcommand("inspect", "Parameters, state size and FLOPs of a model; without one, the presets");
+      app.add_subcommand("inspect", "Show parameters, state size and FLOPs of a model, or list the presets");
   const auto arguments = std::make_shared<InspectArguments>();
   command->add_option("model", arguments->model, "A preset, a directory with config.json, or a run");
-  command->add_flag("--json", arguments->json, "For programs");
-  command->add_option("--context", arguments->contexts, "Lengths to show; default: 1024 to 1048576")
+  command->add_flag("--json", arguments->json, "Print JSON");
+  command->add_option("--context", arguments->contexts, "Context lengths to show; default: 1024 to 1048576")
       ->check(within(1, int64_t{1} << 30))
       ->type_name("TOKENS");
   add_fields(*command, arguments->storage);
-  command->add_option("--processes", arguments->processes, "Also the memory of each of so many processes in training")
+  command
+      ->add_option("--processes", arguments->processes, "Also show the memory of each process when P processes train")
       ->check(within(1, int64_t{1} << 20))
       ->type_name("P");
   command
       ->add_option("--options", arguments->options,
-                   "Instead: the options of a mixer, one of " + joined(models::mixer_types()))
+                   "Show the options of a mixer instead: one of " + joined(models::mixer_types()))
       ->type_name("MIXER");
   command->callback([arguments] { show_model(*arguments); });
 }

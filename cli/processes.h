@@ -20,11 +20,11 @@ struct ProcessOptions {
 
 template <class Fields>
 void list_fields(Fields& field, ProcessOptions& o) {
-  field("processes", o.processes, "processes to start on this machine, which share the rows of each step",
-        or_zero(ovq::at_least(1), "one, or what torchrun, srun or mpirun have started"));
-  field("restarts", o.restarts, "how often to start them again, from the last checkpoint, when one has ended",
+  field("processes", o.processes, "processes to start on this machine; they share the rows of each step",
+        or_zero(ovq::at_least(1), "one, or those that torchrun, srun or mpirun started"));
+  field("restarts", o.restarts, "times to restart all processes from the last checkpoint when one fails",
         ovq::at_least(0));
-  field("timeout", o.timeout, "seconds after which a process that is waited for counts as lost", above(0));
+  field("timeout", o.timeout, "seconds to wait for a process before it counts as lost", above(0));
 }
 
 // Starts processes that go on with a run, and waits for them. `flags` are given to each. A process that ends before its

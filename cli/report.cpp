@@ -28,9 +28,12 @@ struct ReportArguments {
 
 void report(const ReportArguments& arguments) {
   const fs::path own = experiment_directory() / "report" / "claims.json";
-  const report::ReportSummary summary = report::write_report(
-      {.claims = arguments.claims.empty() ? own : fs::path(arguments.claims), .results = arguments.results, .out = arguments.out, .png = arguments.png},
-      print_warning);
+  const report::ReportSummary summary =
+      report::write_report({.claims = arguments.claims.empty() ? own : fs::path(arguments.claims),
+                            .results = arguments.results,
+                            .out = arguments.out,
+                            .png = arguments.png},
+                           print_warning);
   print("{}: {} claims, {} hold, {} do not, {} open; {} of {} figures have lines; {} runs\n",
         (fs::path(arguments.out) / "index.html").string(), summary.claims, summary.hold, summary.fail,
         summary.claims - summary.hold - summary.fail, summary.charts_with_lines, summary.charts, summary.runs);
@@ -56,23 +59,23 @@ void watch(const ReportArguments& arguments) {
 }  // namespace
 
 void add_report(CLI::App& app) {
-  CLI::App* command = app.add_subcommand("report", "A page of what experiments found, or of runs in progress");
+  CLI::App* command = app.add_subcommand("report", "Make a page of experiment results, or of runs in progress");
   const auto arguments = std::make_shared<ReportArguments>();
   command->add_option("results", arguments->results, "Directory of the results")
       ->type_name("DIR")
       ->capture_default_str();
   command->add_option("--out", arguments->out, "Directory of the page")->type_name("DIR")->capture_default_str();
-  command->add_option("--png", arguments->png, "Also the figures as PNG into this directory, by gnuplot")
+  command->add_option("--png", arguments->png, "Also write the figures as PNG to this directory; needs gnuplot")
       ->type_name("DIR");
   command
       ->add_option("--claims", arguments->claims,
-                   "What is claimed, and what shows it; default: experiments/report/claims.json, or the program's own")
+                   "Claims and how results decide them; default: experiments/report/claims.json, or the built-in ones")
       ->type_name("FILE");
   CLI::Option* watch_option =
       command
-          ->add_option("--watch", arguments->watch, "Instead: a page over the runs below this directory, until Ctrl-C")
+          ->add_option("--watch", arguments->watch, "Show the runs below this directory instead, updated until Ctrl-C")
           ->type_name("DIR");
-  command->add_option("--every", arguments->every, "Seconds until --watch makes its page anew")
+  command->add_option("--every", arguments->every, "Seconds between updates of --watch")
       ->check(number<int>(ovq::at_least(1)))
       ->needs(watch_option)
       ->capture_default_str();

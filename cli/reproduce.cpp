@@ -257,30 +257,31 @@ void reproduce(ReproduceArguments arguments) {
 }  // namespace
 
 void add_reproduce(CLI::App& app) {
-  CLI::App* command = app.add_subcommand("reproduce", "Make the runs of experiments, and tables of what they found");
+  CLI::App* command = app.add_subcommand("reproduce", "Run experiments, or print tables of their results");
   const auto arguments = std::make_shared<ReproduceArguments>();
   command->add_option("set", arguments->set,
-                      "A set of experiments: a file, or its name in experiments/; default: all that are there");
+                      "A set of experiments: a file, or its name in experiments/; default: all sets");
   command->add_option("--claims", arguments->selection.claims, "Only experiments for these claims of the paper")
       ->delimiter(',')
       ->check(at_least(1));
   command->add_option("--only", arguments->selection.names, "Only these groups or experiments")->delimiter(',');
-  command->add_option("--seeds", arguments->selection.seeds, "Only the first so many seeds; default: all")
+  command->add_option("--seeds", arguments->selection.seeds, "Number of seeds, from the first on; default: all")
       ->check(at_least(1));
   command->add_option("--data", arguments->data, "Folder with train/ and valid/, for sets of experiments on text")
       ->type_name("DIR");
   command->add_option("--out", arguments->out, "Directory of the results; default: results/<set>")->type_name("DIR");
   command->add_option("--runs", arguments->runs, "Directory of the runs; default: runs/<set>")->type_name("DIR");
-  command->add_option("--jobs", arguments->jobs, "Runs at a time, one thread each; default: all cores")
+  command->add_option("--jobs", arguments->jobs, "Runs at the same time, one thread each; default: all cores")
       ->check(number<int>(ovq::at_least(1)));
-  command->add_flag("--keep-runs", arguments->keep_runs, "Keep the directory of a run when its result is written");
-  CLI::Option* dry_run = command->add_flag("--dry-run", arguments->dry_run, "Only say what there is to do");
-  CLI::Option* table = command->add_flag("--table", arguments->table, "Only print the results there are, as Markdown")
-                           ->excludes(dry_run);
-  command->add_option("--against", arguments->against, "With --table: differences to this experiment, seed by seed")
+  command->add_flag("--keep-runs", arguments->keep_runs, "Keep the directory of a run after writing its result");
+  CLI::Option* dry_run = command->add_flag("--dry-run", arguments->dry_run, "Only list the runs that would be made");
+  CLI::Option* table =
+      command->add_flag("--table", arguments->table, "Only print the existing results, as Markdown")->excludes(dry_run);
+  command
+      ->add_option("--against", arguments->against, "With --table: show differences to this experiment, seed by seed")
       ->type_name("NAME")
       ->needs(table);
-  command->add_option("--from", arguments->from, "Instead: make the run of this result again and compare all numbers")
+  command->add_option("--from", arguments->from, "Repeat the run of this result instead, and compare all numbers")
       ->type_name("FILE")
       ->excludes(dry_run, table);
   command->callback([arguments] {

@@ -54,14 +54,16 @@ void add_tasks(CLI::App& app) {
   command->add_option("--scale", arguments->example.scale, "tiny, small or paper")->capture_default_str();
   command
       ->add_option("--length", arguments->example.length,
-                   "Tokens before the query section; default: the shortest trained")
+                   "Tokens before the query section; default: the shortest training length")
       ->check(at_least(1));
-  command->add_option("--seed", arguments->example.seed, "Which sample")
+  command->add_option("--seed", arguments->example.seed, "Seed of the sample")
       ->check(number<uint64_t>())
       ->capture_default_str();
-  command->add_option("--step", arguments->example.step, "Which sample")->check(at_least(0))->capture_default_str();
-  command->add_flag("--test", arguments->test, "From the test split");
-  command->add_flag("--options", arguments->options, "Instead: the options of the task, for --task-options");
+  command->add_option("--step", arguments->example.step, "Training step of the sample")
+      ->check(at_least(0))
+      ->capture_default_str();
+  command->add_flag("--test", arguments->test, "Show a sample of the test split");
+  command->add_flag("--options", arguments->options, "Show the task's options for --task-options instead");
   command->add_flag("--json", arguments->as_json, "Print tokens and targets as JSON");
   command
       ->add_option_function<std::string>(
@@ -71,7 +73,7 @@ void add_tasks(CLI::App& app) {
             if (!arguments->example.options.is_object())
               throw CLI::ValidationError("--task-options", "\"" + text + "\" is not a JSON object");
           },
-          "Over those of the scale")
+          "Options that override those of the scale")
       ->type_name("JSON");
   command->callback([arguments] { show_task(*arguments); });
 }

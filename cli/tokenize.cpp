@@ -50,16 +50,16 @@ void apply_tokenizer(const TokenizeArguments& arguments) {
 }  // namespace
 
 void add_tokenize(CLI::App& app) {
-  CLI::App* tokenize = app.add_subcommand("tokenize", "Make a tokenizer from text, or tokens from text");
+  CLI::App* tokenize = app.add_subcommand("tokenize", "Train a tokenizer, or turn text into tokens");
   tokenize->require_subcommand(1);
   const auto arguments = std::make_shared<TokenizeArguments>();
-  CLI::App* train = tokenize->add_subcommand("train", "A SentencePiece model from text");
-  CLI::App* apply = tokenize->add_subcommand("apply", "A file of tokens, which the task text reads");
+  CLI::App* train = tokenize->add_subcommand("train", "Train a SentencePiece model on text");
+  CLI::App* apply = tokenize->add_subcommand("apply", "Write a file of tokens, which the task text reads");
   for (CLI::App* command : {train, apply}) {
     command->add_option("texts", arguments->texts, "Text files, and folders of .txt files")
         ->required()
         ->type_name("PATH");
-    command->add_option("--out", arguments->out, "The file to write")->required()->type_name("FILE");
+    command->add_option("--out", arguments->out, "File to write")->required()->type_name("FILE");
   }
   add_fields(*train, arguments->training);
   apply->add_option("--tokenizer", arguments->tokenizer, "\"bytes\", or the path of a SentencePiece model")

@@ -153,7 +153,7 @@ class FlagAdder {
 }  // namespace
 
 void add_train(CLI::App& app) {
-  CLI::App* train = app.add_subcommand("train", "Train a model on a task, or go on with a run");
+  CLI::App* train = app.add_subcommand("train", "Train a model on a task, or resume a run");
   const auto arguments = std::make_shared<TrainArguments>();
   FlagAdder flags(*train, arguments->flags);
   RunOptions defaults;
@@ -162,8 +162,8 @@ void add_train(CLI::App& app) {
   train->get_option("--model")->description("One of " + joined(models::pattern_names()) + ", or a preset's full name");
   train->get_option("--scale")->description("Sizes of task and model: " + joined(tasks::scale_names()));
   train->add_option("--out", arguments->out, "Directory of the run; default: runs/<task>-<model>")->type_name("DIR");
-  train->add_option("--resume", arguments->resume, "Go on with this run")->type_name("DIR");
-  train->add_option("--config", arguments->config, "Options by name in a JSON file; flags override it")
+  train->add_option("--resume", arguments->resume, "Resume this run")->type_name("DIR");
+  train->add_option("--config", arguments->config, "JSON file of options by name; flags override it")
       ->type_name("FILE");
   train
       ->add_option_function<std::vector<int64_t>>(
@@ -174,8 +174,8 @@ void add_train(CLI::App& app) {
   train
       ->add_option_function<std::string>(
           "--phases", [arguments](const std::string& file) { arguments->flags["phases"] = read_json_file(file); },
-          "A list of phases in a JSON file, each with steps and, where it differs from the run, lengths, centroids, "
-          "learning_rate, min_learning_rate, warmup, tokens_per_step")
+          "JSON file with a list of phases, each with steps and its own lengths, centroids, learning_rate, "
+          "min_learning_rate, warmup or tokens_per_step where they differ from the run's")
       ->type_name("FILE");
   train
       ->add_option_function<std::string>(
@@ -201,7 +201,7 @@ void add_train(CLI::App& app) {
             help)
         ->type_name("JSON");
   };
-  object("--task-options", "task_options", "Over those of the scale, e.g. '{\"vocab\": 256}'");
+  object("--task-options", "task_options", "Options that override those of the scale, e.g. '{\"vocab\": 256}'");
   object("--model-options", "model_options",
          "Merged into the model's config.json, e.g. '{\"mixers\": {\"ovq\": {\"centroids\": 256}}}'");
   add_threads(*train, arguments->threads);
@@ -209,7 +209,7 @@ void add_train(CLI::App& app) {
                   "At the end, show the time in kernels, matrix products and everything else");
   add_fields(*train, arguments->processes);
   train->add_flag("--shard-optimizer", arguments->shard_optimizer,
-                  "Each of several processes keeps its share of the optimiser's state only");
+                  "Keep only a share of the optimiser's state in each of several processes");
   train->callback([arguments, train] {
     if (given_options(*train) == 0) {
       print("{}", train->help());

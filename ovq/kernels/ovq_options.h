@@ -67,16 +67,16 @@ struct OvqOptions {
 template <class Fields>
 void list_fields(Fields& field, OvqOptions& o) {
   field("chunk", o.chunk, "tokens between writes to the dictionary", at_least(1));
-  field("centroids", o.centroids, "most centroids per kv head", at_least(1));
-  field("growth", o.growth, "how their number follows the position");
+  field("centroids", o.centroids, "maximum number of centroids per kv head", at_least(1));
+  field("growth", o.growth, "how the number of centroids grows with the position");
   field("total_tokens", o.total_tokens, "length at which linear growth reaches `centroids`");
-  field("new_centroids", o.new_centroids, "which keys found centroids");
-  field("rate", o.rate, "constant learning rate; without one centroids are running means", above_up_to(0, 1));
+  field("new_centroids", o.new_centroids, "which keys become new centroids");
+  field("rate", o.rate, "constant learning rate; by default, centroids are running means", above_up_to(0, 1));
   field("rope_base", o.rope_base, "base of the rotary positions");
   field("normalize", o.normalize, "rescale the key centroids to unit norm after each write");
   field("rope", o.rope, "rotary positions in a window of two chunks; the head dim must be even");
-  field("seed", o.seed, "of random new centroids");
-  field("value_norms", o.value_norms, "values of centroids are as long as those of their tokens are on average");
+  field("seed", o.seed, "seed of random new centroids");
+  field("value_norms", o.value_norms, "give the value of a centroid the mean norm of its tokens' values");
 }
 
 // Centroids after `tokens` committed tokens (before the dictionary's own limits: it never shrinks and grows by at most

@@ -17,9 +17,9 @@ struct ChatOptions {
 
 template <class Fields>
 void list_fields(Fields& field, ChatOptions& o) {
-  field("user_prefix", o.user_prefix, "text before each line of the user's");
+  field("user_prefix", o.user_prefix, "text before each line of the user");
   field("answer_prefix", o.answer_prefix, "text before each answer");
-  field("undo", o.undo, "turns that can be taken back, a copy of the state each", at_least(0));
+  field("undo", o.undo, "turns that /undo can take back; each needs the memory of one state", at_least(0));
 }
 
 class Chat {

@@ -49,13 +49,13 @@ struct ModelConfig {
 // But for the mixers.
 template <class Fields>
 void list_fields(Fields& field, ModelConfig& c) {
-  field("vocab_size", c.vocab_size, "tokens there are", at_least(1));
+  field("vocab_size", c.vocab_size, "number of different tokens", at_least(1));
   field("hidden_size", c.width, "width of the residual stream", at_least(1));
-  field("num_hidden_layers", c.layers, "layers, each a mixer and a gated MLP", at_least(1));
+  field("num_hidden_layers", c.layers, "number of layers, each a mixer and a gated MLP", at_least(1));
   field("intermediate_size", c.mlp, "width inside the gated MLPs", at_least(1));
   field("rms_norm_eps", c.norm_eps, "added to the mean square in the norms", above(0));
-  field("initializer", c.initializer, "how weights start");
-  field("initializer_range", c.initializer_range, "standard deviation of normal");
+  field("initializer", c.initializer, "initial distribution of the weights");
+  field("initializer_range", c.initializer_range, "standard deviation of the initializer normal");
 }
 
 // Errors (std::invalid_argument) name the field, what it holds and what is allowed.

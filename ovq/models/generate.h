@@ -16,7 +16,7 @@ struct GenerateOptions {
 
 template <class Fields>
 void list_fields(Fields& field, GenerateOptions& o) {
-  field("tokens", o.tokens, "new tokens, at most", at_least(0));
+  field("tokens", o.tokens, "maximum number of tokens to generate", at_least(0));
   list_fields(field, o.sampling);
   field("piece", o.piece, "tokens of the prompt read at a time", at_least(1));
 }

@@ -26,13 +26,14 @@ struct SamplingOptions {
 
 template <class Fields>
 void list_fields(Fields& field, SamplingOptions& o) {
-  field("temperature", o.temperature, "how freely to choose; 0: always the most likely token", at_least(0));
-  field("top_k", o.top_k, "choose among so many of the most likely tokens", or_zero(at_least(1), "all"));
+  field("temperature", o.temperature, "randomness of the choice; 0: always the most likely token", at_least(0));
+  field("top_k", o.top_k, "choose among this many of the most likely tokens", or_zero(at_least(1), "all"));
   field("top_p", o.top_p, "choose among the most likely tokens that together have this probability", above_up_to(0, 1));
-  field("min_p", o.min_p, "choose among tokens at least this share as likely as the most likely one", within(0, 1));
-  field("repetition_penalty", o.repetition_penalty, "what the scores of recent tokens are divided by", above(0));
-  field("repetition_window", o.repetition_window, "how many tokens are recent", within(1, kMostRecent));
-  field("seed", o.seed, "of the choice");
+  field("min_p", o.min_p, "choose among tokens with at least this share of the highest probability", within(0, 1));
+  field("repetition_penalty", o.repetition_penalty, "divisor of the scores of recent tokens", above(0));
+  field("repetition_window", o.repetition_window, "number of recent tokens that the penalty applies to",
+        within(1, kMostRecent));
+  field("seed", o.seed, "random seed of the choice");
 }
 
 class Sampler {

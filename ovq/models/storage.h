@@ -15,8 +15,8 @@ struct StorageOptions {
 
 template <class Fields>
 void list_fields(Fields& field, StorageOptions& o) {
-  field("weights", o.weights, "how matrices and embeddings are kept in memory; all is computed in float32");
-  field("state_dtype", o.states, "how caches of keys and values, and centroids, are kept in memory and in files");
+  field("weights", o.weights, "dtype of matrices and embeddings in memory; computations are in float32");
+  field("state_dtype", o.states, "dtype of KV caches and centroids in memory and in files");
 }
 
 }  // namespace ovq::models

@@ -25,15 +25,15 @@ struct IclOptions {
 
 template <class Fields>
 void list_fields(Fields& field, IclOptions& o) {
-  field("vocab", o.vocab, "tokens there are: padding, separator, one arrow per function, the rest content");
+  field("vocab", o.vocab, "number of different tokens: padding, separator, one arrow per function, the rest content");
   field("functions", o.functions, "functions in one row", at_least(1));
-  field("function_tokens", o.function_tokens, "arrows there are", at_least(1));
+  field("function_tokens", o.function_tokens, "number of different arrows", at_least(1));
   field("tokens", o.tokens, "tokens of x, and of y", at_least(1));
-  field("a_min", o.a_min, "least factor");
-  field("a_max", o.a_max, "greatest factor");
-  field("b_min", o.b_min, "least summand");
-  field("b_max", o.b_max, "greatest summand");
-  field("x_max", o.x_max, "greatest number in x", or_zero(at_least(1), "as large as y allows"));
+  field("a_min", o.a_min, "smallest factor");
+  field("a_max", o.a_max, "largest factor");
+  field("b_min", o.b_min, "smallest summand");
+  field("b_max", o.b_max, "largest summand");
+  field("x_max", o.x_max, "largest number in x", or_zero(at_least(1), "as large as y allows"));
 }
 
 class IclTask final : public Task {

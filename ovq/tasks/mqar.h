@@ -23,8 +23,8 @@ struct MqarOptions {
 
 template <class Fields>
 void list_fields(Fields& field, MqarOptions& o) {
-  field("vocab", o.vocab, "tokens there are", at_least(8));
-  field("pairs", o.pairs, "pairs in a row", or_zero(at_least(1), "a random one of length/16, length/8 and length/4"));
+  field("vocab", o.vocab, "number of different tokens", at_least(8));
+  field("pairs", o.pairs, "pairs in a row", or_zero(at_least(1), "length/16, length/8 or length/4 at random"));
   field("alpha", o.alpha, "exponent of the distances from a key to its query");
   field("random_filler", o.random_filler, "random tokens between the queries instead of token 0");
 }

@@ -26,12 +26,12 @@ struct RecallOptions {
 
 template <class Fields>
 void list_fields(Fields& field, RecallOptions& o) {
-  field("vocab", o.vocab, "tokens there are: four special ones, the rest content", at_least(6));
+  field("vocab", o.vocab, "number of different tokens: four special ones, the rest content", at_least(6));
   field("key_length", o.key_length, "tokens of a key", at_least(1));
   field("value_length", o.value_length, "tokens of a value", at_least(1));
-  field("copies", o.copies, "occurrences of a key, each with a value of its own: 1 basic, 4 positional recall",
+  field("copies", o.copies, "occurrences of a key, each with its own value: 1 in basic, 4 in positional recall",
         at_least(1));
-  field("train_query_fraction", o.train_query_fraction, "share of the keys asked for in training, at least one");
+  field("train_query_fraction", o.train_query_fraction, "share of the keys asked for in training; at least one key");
   field("test_queries", o.test_queries, "keys asked for in a test, or all if there are fewer", at_least(1));
 }
 

@@ -30,11 +30,12 @@ struct TextOptions {
 
 template <class Fields>
 void list_fields(Fields& field, TextOptions& o) {
-  field("train", o.train, "text file, folder of them or file of tokens to train on");
-  field("test", o.test, "text file, folder of them or file of tokens to test on");
+  field("train", o.train, "training text: a text file, a folder of .txt files or a file of tokens");
+  field("test", o.test, "test text: a text file, a folder of .txt files or a file of tokens");
   field("tokenizer", o.tokenizer, "bytes, or the path of a SentencePiece model");
-  field("min_document", o.min_document, "tokens a document must have to be used", at_least(0));
-  field("bin", o.bin, "positions that the loss is averaged over", at_least(1));
+  field("min_document", o.min_document, "minimum number of tokens of a document; shorter ones are left out",
+        at_least(0));
+  field("bin", o.bin, "positions per bin of the loss", at_least(1));
 }
 
 class TextTask final : public Task {

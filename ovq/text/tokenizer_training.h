@@ -29,10 +29,10 @@ struct TokenizerTraining {
 
 template <class Fields>
 void list_fields(Fields& field, TokenizerTraining& o) {
-  field("type", o.type, "how pieces are found");
-  field("vocab", o.vocab, "tokens there will be, the 256 bytes among them", within(260, 1 << 20));
-  field("lines", o.lines, "lines to learn from, drawn at random if there are more", at_least(1));
-  field("seed", o.seed, "which lines are drawn");
+  field("type", o.type, "algorithm that finds the pieces");
+  field("vocab", o.vocab, "number of tokens, including the 256 bytes", within(260, 1 << 20));
+  field("lines", o.lines, "maximum number of lines to learn from, drawn at random if the text has more", at_least(1));
+  field("seed", o.seed, "seed of the draw");
 }
 
 // From text files and folders of .txt files. The model, as its file holds it. What is wrong with the text is a

@@ -50,21 +50,21 @@ void list_fields(Fields& field, RunOptions& o) {
   field("task", o.task, "what to learn");
   field("model", o.model, "a pattern of layers, sized by the scale, or a preset's full name");
   field("scale", o.scale, "sizes of task and model");
-  field("steps", o.steps, "optimiser steps", or_zero(at_least(1), "those of the phases or the scale"));
-  field("tokens_per_step", o.tokens_per_step, "tokens of one step", or_zero(at_least(1), "those of the scale"));
-  field("accumulate", o.accumulate, "parts a step's batch is computed in, one after the other or by several processes",
+  field("steps", o.steps, "number of optimiser steps", or_zero(at_least(1), "those of the phases or the scale"));
+  field("tokens_per_step", o.tokens_per_step, "tokens per step", or_zero(at_least(1), "those of the scale"));
+  field("accumulate", o.accumulate, "parts of a step's batch, computed one after the other or by several processes",
         at_least(1));
   field("learning_rate", o.learning_rate, "highest learning rate", or_zero(at_least(0), "the preset's"));
-  field("min_learning_rate", o.min_learning_rate, "where the cosine ends; negative: the preset's");
-  field("warmup", o.warmup, "steps until the highest rate", at_least(0));
+  field("min_learning_rate", o.min_learning_rate, "learning rate at the end of the cosine; negative: the preset's");
+  field("warmup", o.warmup, "steps of linear warm-up to the highest learning rate", at_least(0));
   field("beta1", o.adamw.beta1, "AdamW's decay of the mean");
   field("beta2", o.adamw.beta2, "AdamW's decay of the square");
   field("eps", o.adamw.eps, "AdamW's epsilon");
   field("weight_decay", o.adamw.weight_decay, "AdamW's weight decay, of matrices");
-  field("clip", o.clip, "most norm of the gradients; 0: any");
-  field("seed", o.seed, "of weights and data");
+  field("clip", o.clip, "maximum norm of the gradients, which are scaled down to it; 0: no limit");
+  field("seed", o.seed, "random seed of weights and data");
   field("eval_every", o.eval_every, "steps between tests", or_zero(at_least(1), "only at the end"));
-  field("eval_rows", o.eval_rows, "rows of a test", at_least(1));
+  field("eval_rows", o.eval_rows, "rows per test", at_least(1));
   field("target", o.target, "stop once the test metric at the longest length of the last phase is this good; 0: never");
   field("checkpoint_every", o.checkpoint_every, "steps between checkpoints", at_least(1));
   field("keep", o.keep, "checkpoints to keep", at_least(1));

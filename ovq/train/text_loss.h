@@ -35,14 +35,14 @@ struct TextLossOptions {
 
 template <class Fields>
 void list_fields(Fields& field, TextLossOptions& o) {
-  field("length", o.length, "tokens of a window", or_zero(at_least(1), "whole documents"));
-  field("stride", o.stride, "tokens between the starts of sliding windows", or_zero(at_least(1), "side by side"));
-  field("bin", o.bin, "positions that the loss is averaged over", at_least(1));
+  field("length", o.length, "tokens per window", or_zero(at_least(1), "whole documents"));
+  field("stride", o.stride, "tokens between the starts of windows", or_zero(at_least(1), "side by side"));
+  field("bin", o.bin, "positions per bin of the loss", at_least(1));
   field("batch", o.batch, "windows read at a time", at_least(1));
   field("piece", o.piece, "tokens of a window read at a time", at_least(1));
-  field("windows", o.windows, "windows to read, spread over all of them", or_zero(at_least(1), "all"));
-  field("identifiers", o.identifiers, "also the loss of identifiers by how long ago they were last spelled");
-  field("state_dtype", o.state_dtype, "how caches of keys and values, and centroids, are kept in memory");
+  field("windows", o.windows, "windows to read, spread over the text", or_zero(at_least(1), "all"));
+  field("identifiers", o.identifiers, "also measure the loss of identifiers by the distance to their last occurrence");
+  field("state_dtype", o.state_dtype, "dtype of KV caches and centroids in memory");
 }
 
 struct TextLossBin {
