@@ -119,7 +119,7 @@ void make_corpora(const std::vector<PlannedRun>& plan, const std::string& data) 
   }
 }
 
-experiments::Workshop workshop(const ReproduceArguments& arguments, const bench::Machine& machine) {
+experiments::RunEnvironment environment_of(const ReproduceArguments& arguments, const bench::Machine& machine) {
   const json described{{"cpu", machine.cpu},
                        {"cores", machine.cores},
                        {"isa", machine.isa},
@@ -191,7 +191,7 @@ void run_all(experiments::Reproduction& reproduction, int jobs) {
 void run_again(const ReproduceArguments& arguments, const bench::Machine& machine) {
   const experiments::ExperimentResult before = experiments::read_result(arguments.from);
   const PlannedRun planned = planned_again(before, arguments.runs.empty() ? "runs/again" : arguments.runs);
-  const experiments::Workshop here = workshop(arguments, machine);
+  const experiments::RunEnvironment here = environment_of(arguments, machine);
   for (const char* name : {"cpu", "isa", "blas", "blas_kernels", "threads"}) {
     if (before.machine.value(name, json()) != here.machine.value(name, json()))
       print_warning(fmt::format("{} was {}, is {}: the last digits may differ", name,
@@ -239,7 +239,7 @@ void reproduce(ReproduceArguments arguments) {
     print("{}", table_of(plan, arguments.against));
     return;
   }
-  experiments::Reproduction reproduction(plan, workshop(arguments, machine));
+  experiments::Reproduction reproduction(plan, environment_of(arguments, machine));
   if (arguments.dry_run) print("{}\n", reproduction.plan_table());
   print("{} runs, {} of them done; the others take about {}, {} at a time\n", reproduction.runs(), reproduction.done(),
         duration_text(reproduction.seconds_left(arguments.jobs)), arguments.jobs);

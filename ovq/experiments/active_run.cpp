@@ -72,9 +72,9 @@ std::vector<std::string> evaluation_command(const EvaluationRequest& request) {
 
 }  // namespace
 
-ActiveRun::ActiveRun(PlannedRun planned, Workshop workshop, json search)
+ActiveRun::ActiveRun(PlannedRun planned, RunEnvironment environment, json search)
     : planned_(std::move(planned)),
-      workshop_(std::move(workshop)),
+      environment_(std::move(environment)),
       search_(std::move(search)),
       options_(planned_.options()) {
   begin();
@@ -92,7 +92,7 @@ void ActiveRun::begin() {
   }
   train::PreparedRun prepared = train::prepare_run(to_json(options_), {});
   std::filesystem::create_directories(directory);
-  const json mark = {{"commit", workshop_.commit}, {"machine", workshop_.machine}};
+  const json mark = {{"commit", environment_.commit}, {"machine", environment_.machine}};
   files::write_file_durably(marker(), mark.dump(2) + "\n");
   train::Run::create(directory, prepared.options, prepared.task);
 }
@@ -100,7 +100,8 @@ void ActiveRun::begin() {
 void ActiveRun::train() {
   log_begin_ = size_of(log());
   started_ = std::chrono::steady_clock::now();
-  const std::vector<std::string> command{workshop_.program, "train", "--resume", planned_.directory, "--threads", "1"};
+  const std::vector<std::string> command{environment_.program, "train",     "--resume",
+                                         planned_.directory,   "--threads", "1"};
   process_ = std::make_unique<ChildProcess>(command, log(), log());
 }
 
@@ -112,7 +113,7 @@ void ActiveRun::evaluate(size_t index) {
   log_begin_ = size_of(log());
   started_ = std::chrono::steady_clock::now();
   evaluation_ = index;
-  std::vector<std::string> command{workshop_.program, "eval", planned_.directory};
+  std::vector<std::string> command{environment_.program, "eval", planned_.directory};
   const std::vector<std::string> asked = evaluation_command(planned_.experiment.evaluations[index]);
   command.insert(command.end(), asked.begin(), asked.end());
   process_ = std::make_unique<ChildProcess>(command, output(index), log());
@@ -122,11 +123,11 @@ void ActiveRun::answer_questions() {
   log_begin_ = size_of(log());
   started_ = std::chrono::steady_clock::now();
   answering_ = true;
-  const std::vector<std::string> command{workshop_.program,  "eval",
-                                         planned_.directory, "--json",
-                                         "--threads",        "1",
-                                         "--benchmark",      "endings",
-                                         "--questions",      planned_.experiment.corpus->questions_file()};
+  const std::vector<std::string> command{environment_.program, "eval",
+                                         planned_.directory,   "--json",
+                                         "--threads",          "1",
+                                         "--benchmark",        "endings",
+                                         "--questions",        planned_.experiment.corpus->questions_file()};
   process_ = std::make_unique<ChildProcess>(command, output(planned_.experiment.evaluations.size()), log());
 }
 
@@ -186,8 +187,8 @@ void ActiveRun::finish() {
                           .options = options_,
                           .requests = planned_.experiment.evaluations,
                           .search = search_,
-                          .evaluated_by = workshop_.commit,
-                          .machine = workshop_.machine,
+                          .evaluated_by = environment_.commit,
+                          .machine = environment_.machine,
                           .training = train::training_cost(run.metrics()),
                           .evaluation_seconds = evaluation_seconds_,
                           .metric = tasks::metric_name(run.description().metric),
@@ -203,7 +204,7 @@ void ActiveRun::finish() {
   }
   std::filesystem::create_directories(planned_.result.parent_path());
   files::write_file_durably(planned_.result, to_file_text(result));
-  if (workshop_.keep_runs || !made_here()) return;
+  if (environment_.keep_runs || !made_here()) return;
   files::remove_durably(planned_.directory);
   std::filesystem::remove(log());
 }

@@ -13,8 +13,8 @@
 
 namespace ovq::experiments {
 
-// Who does it.
-struct Workshop {
+// The program, commit and machine that make the runs.
+struct RunEnvironment {
   std::filesystem::path program;  // `ovq`
   std::string commit;             // its commit
   json machine;                   // as results have it
@@ -24,7 +24,7 @@ struct Workshop {
 class ActiveRun {
  public:
   // `search`: what the search found, for the result. std::runtime_error if the directory holds another run.
-  ActiveRun(PlannedRun planned, Workshop workshop, json search);
+  ActiveRun(PlannedRun planned, RunEnvironment environment, json search);
 
   const PlannedRun& planned() const { return planned_; }
   // Looks after the processes; true once the result is written. What fails is a std::runtime_error.
@@ -51,7 +51,7 @@ class ActiveRun {
   bool made_here() const { return std::filesystem::exists(marker()); }
 
   PlannedRun planned_;
-  Workshop workshop_;
+  RunEnvironment environment_;
   json search_;
   train::RunOptions options_;
   bool training_ = true;

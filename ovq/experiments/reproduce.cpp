@@ -29,7 +29,8 @@ int64_t steps_before(const PlannedRun& run) {
 
 }  // namespace
 
-Reproduction::Reproduction(std::vector<PlannedRun> plan, Workshop workshop) : workshop_(std::move(workshop)) {
+Reproduction::Reproduction(std::vector<PlannedRun> plan, RunEnvironment environment)
+    : environment_(std::move(environment)) {
   for (PlannedRun& planned : plan) jobs_.push_back(make_job(std::move(planned)));
 }
 
@@ -196,7 +197,7 @@ void Reproduction::start(Job& job) {
     record.insert(record.end(), diverged.begin(), diverged.end());
   }
   job.began = std::chrono::steady_clock::now();
-  job.active = std::make_unique<ActiveRun>(job.planned, workshop_, record);
+  job.active = std::make_unique<ActiveRun>(job.planned, environment_, record);
   job.state = State::running;
 }
 

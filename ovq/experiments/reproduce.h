@@ -35,7 +35,7 @@ enum class ReproduceOutcome { finished, some_failed, stopped };
 
 class Reproduction {
  public:
-  Reproduction(std::vector<PlannedRun> plan, Workshop workshop);
+  Reproduction(std::vector<PlannedRun> plan, RunEnvironment environment);
 
   size_t runs() const { return jobs_.size(); }
   size_t done() const { return count(State::done); }
@@ -74,7 +74,7 @@ class Reproduction {
   void start_some(int parallel, const ReproduceHooks& hooks);
   ReproduceProgress progress(int parallel) const;
 
-  Workshop workshop_;
+  RunEnvironment environment_;
   std::vector<Job> jobs_;
   bool changed_ = true;                              // a run ended, or one was added, since extend_searches
   double real_seconds_ = 0, estimated_seconds_ = 0;  // of runs that ended here
