@@ -187,7 +187,7 @@ void train_as_one_of(const Place& place, const ProcessOptions& options, const st
   try {
     group = std::make_shared<ProcessGroup>(place, timeout_of(options));
     ShowOptions shown = show;
-    shown.company.group = group;
+    shown.parallel.group = group;
     train_and_show(shared_run(*group, open), shown);
   } catch (const distributed::RankFailure& failure) {
     end_at_once(failure.what(), 1);

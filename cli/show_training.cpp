@@ -36,14 +36,14 @@ std::string phase_text(const train::RunOptions& options, int64_t index) {
                      phase.centroids ? fmt::format(", N {}", *phase.centroids) : "", phase.learning_rate);
 }
 
-void print_beginning(const train::Run& run, train::Trainer& trainer, const train::Company& company) {
+void print_beginning(const train::Run& run, train::Trainer& trainer, const train::DataParallel& parallel) {
   const train::RunOptions& options = run.options();
   int64_t parameters = 0;
   for (const auto& parameter : trainer.model().parameters()) parameters += parameter.numel();
   print("{} on {} ({}): {:.2f}M parameters, vocabulary {}, into {}\n", options.model, options.task, options.scale,
         millions(parameters), trainer.task().vocab(), run.path().string());
-  if (company.group != nullptr)
-    print("{} processes, {:.2f} MB of optimiser state in each\n", company.group->ranks(),
+  if (parallel.group != nullptr)
+    print("{} processes, {:.2f} MB of optimiser state in each\n", parallel.group->ranks(),
           millions(trainer.optimizer().state_bytes()));
   const int64_t done = trainer.progress().step;
   if (done == 0 && !options.init_from.path.empty()) print("starting from the weights of {}\n", options.init_from.path);
@@ -78,16 +78,16 @@ void train_and_show(const train::Run& run, const ShowOptions& show) {
   hooks.on_evaluation = [&](int64_t step, const train::Evaluation& evaluation, std::optional<double> keep) {
     progress->message(evaluation_text(step, evaluation, run.description().metric, keep));
   };
-  const bool first = show.company.group == nullptr || show.company.group->rank() == 0;
+  const bool first = show.parallel.group == nullptr || show.parallel.group->rank() == 0;
   if (first) hooks.warn = print_warning;
   hooks.stop = [] { return interrupted() || output_error(); };
-  train::Trainer trainer(run, hooks, show.company);
+  train::Trainer trainer(run, hooks, show.parallel);
   if (!first) {
     if (trainer.train() == train::Outcome::stopped)
       throw Interrupted{.signal = interrupted() ? noted_signal() : SIGTERM};  // the first one says it
     return;
   }
-  print_beginning(run, trainer, show.company);
+  print_beginning(run, trainer, show.parallel);
   progress = std::make_unique<ProgressLine>(options.steps, trainer.progress().step);
 
   std::optional<train::Profile> profile;

@@ -10,7 +10,7 @@ enum class Profiling { off, on };  // on: show at the end where the time went
 
 struct ShowOptions {
   Profiling profiling = Profiling::off;
-  train::Company company;  // the first of whose processes shows something
+  train::DataParallel parallel;  // the first of whose processes shows something
 };
 
 // Throws Interrupted if it was stopped.

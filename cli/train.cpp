@@ -101,7 +101,7 @@ void run_training(const TrainArguments& arguments) {
   const ProcessOptions& processes = arguments.processes;
   if (processes.restarts > 0 && processes.processes == 0) throw UsageError("--restarts requires --processes");
   ShowOptions show{.profiling = arguments.profile ? Profiling::on : Profiling::off,
-                   .company = {.shard_optimizer = arguments.shard_optimizer}};
+                   .parallel = {.shard_optimizer = arguments.shard_optimizer}};
   if (processes.processes > 1 || processes.restarts > 0) {
     set_up_torch(arguments.threads);
     std::vector<std::string> flags;

@@ -55,15 +55,15 @@ json metrics_line(const StepReport& report) {
 
 }  // namespace
 
-Trainer::Trainer(Run run, TrainHooks hooks, const Company& company)
+Trainer::Trainer(Run run, TrainHooks hooks, const DataParallel& parallel)
     : run_(std::move(run)),
-      replicas_(company.group),
+      replicas_(parallel.group),
       lock_(replicas_.first() ? run_.lock() : files::Descriptor()),
       hooks_(std::move(hooks)),
       task_(run_.task()),
       model_(models::make_model(model_config(run_.options(), task_->vocab()), run_.options().seed)),
       optimizer_(*model_, run_.options().adamw,
-                 company.shard_optimizer ? Shard{replicas_.rank(), replicas_.ranks()} : Shard{}),
+                 parallel.shard_optimizer ? Shard{replicas_.rank(), replicas_.ranks()} : Shard{}),
       gradient_sums_(model_->parameters()),
       phases_(phases_of(run_.options())),
       own_centroids_(model_->config().centroids()) {

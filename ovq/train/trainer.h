@@ -43,7 +43,7 @@ struct TrainHooks {
 };
 
 // The processes that train together; with none of it, one alone.
-struct Company {
+struct DataParallel {
   std::shared_ptr<distributed::ProcessGroup> group;
   bool shard_optimizer = false;  // each keeps its share of the optimiser's state only
 };
@@ -54,7 +54,7 @@ class Trainer {
  public:
   // From the newest sound checkpoint of the run, or from the start. std::runtime_error if another process trains it.
   // Of several processes only the first touches the run's directory; the others call no hooks but `stop` and `warn`.
-  Trainer(Run run, TrainHooks hooks, const Company& company = {});
+  Trainer(Run run, TrainHooks hooks, const DataParallel& parallel = {});
 
   Outcome train();
 
