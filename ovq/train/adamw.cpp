@@ -128,19 +128,20 @@ int64_t AdamW::state_bytes() const {
   return bytes;
 }
 
-std::vector<AdamW::Piece> AdamW::pieces() const {
-  std::vector<Piece> all;
+std::vector<AdamW::ParameterShard> AdamW::parameter_shards() const {
+  std::vector<ParameterShard> all;
   for (const Entry& entry : entries_) {
     for (int64_t rank = 0; rank < shard_.ranks; ++rank) {
       const auto [first, count] = share(entry, rank);
       if (count == 0) continue;
-      Piece& piece = all.emplace_back(Piece{.name = entry.name,
-                                            .parameter = entry.parameter.detach().view(-1).narrow(0, first, count),
-                                            .rank = rank,
-                                            .first = first});
+      ParameterShard& shard =
+          all.emplace_back(ParameterShard{.name = entry.name,
+                                          .parameter = entry.parameter.detach().view(-1).narrow(0, first, count),
+                                          .rank = rank,
+                                          .first = first});
       if (rank == shard_.rank) {
-        piece.m = entry.m.view(-1);
-        piece.v = entry.v.view(-1);
+        shard.m = entry.m.view(-1);
+        shard.v = entry.v.view(-1);
       }
     }
   }

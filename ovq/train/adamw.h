@@ -44,13 +44,13 @@ class AdamW {
   int64_t state_bytes() const;  // held by this rank
 
   // What of a parameter one rank updates.
-  struct Piece {
+  struct ParameterShard {
     std::string name;
     at::Tensor parameter;  // [count], a part of the parameter
     int64_t rank, first;   // where it begins in the flattened parameter
     at::Tensor m, v;       // [count], the optimiser's own; undefined on other ranks
   };
-  std::vector<Piece> pieces() const;  // of all ranks, in the same order on each
+  std::vector<ParameterShard> parameter_shards() const;  // of all ranks, in the same order on each
   const Shard& shard() const { return shard_; }
 
   static bool decays(const std::string& name, const at::Tensor& parameter);

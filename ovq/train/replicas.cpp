@@ -48,16 +48,16 @@ void Replicas::start_alike(models::LanguageModel& model, AdamW& optimizer, const
   optimizer.set_steps(number[3]);
   for (const auto& [name, tensor] : models::named_tensors(model)) group_->broadcast(flat(tensor), 0);
   // A moment at a time, of which each rank keeps what is its own.
-  std::map<std::string, std::vector<AdamW::Piece>> pieces;
-  for (AdamW::Piece& piece : optimizer.pieces()) pieces[piece.name].push_back(std::move(piece));
+  std::map<std::string, std::vector<AdamW::ParameterShard>> pieces;
+  for (AdamW::ParameterShard& piece : optimizer.parameter_shards()) pieces[piece.name].push_back(std::move(piece));
   for (const auto& [name, parts] : pieces) {
-    for (const Tensor AdamW::Piece::*moment : {&AdamW::Piece::m, &AdamW::Piece::v}) {
-      const char* const prefix = moment == &AdamW::Piece::m ? "m." : "v.";
-      const AdamW::Piece& last = parts.back();
+    for (const Tensor AdamW::ParameterShard::*moment : {&AdamW::ParameterShard::m, &AdamW::ParameterShard::v}) {
+      const char* const prefix = moment == &AdamW::ParameterShard::m ? "m." : "v.";
+      const AdamW::ParameterShard& last = parts.back();
       Tensor whole = first() ? flat(state.moments.at(prefix + name))
                              : at::empty({last.first + last.parameter.numel()}, last.parameter.options());
       group_->broadcast(whole, 0);
-      for (const AdamW::Piece& part : parts) {
+      for (const AdamW::ParameterShard& part : parts) {
         if ((part.*moment).defined()) (part.*moment).copy_(whole.narrow(0, part.first, part.parameter.numel()));
       }
     }
@@ -96,7 +96,7 @@ void Replicas::add_up_statistics(models::LanguageModel& model) {
 void Replicas::share_update(const AdamW& optimizer) {
   if (!group_ || optimizer.shard().ranks == 1) return;
   std::vector<distributed::ProcessGroup::Pending> pending;
-  for (const AdamW::Piece& piece : optimizer.pieces())
+  for (const AdamW::ParameterShard& piece : optimizer.parameter_shards())
     pending.push_back(group_->begin_broadcast(piece.parameter, piece.rank));
   for (auto& one : pending) one.wait();
 }
@@ -106,7 +106,7 @@ OptimizerState Replicas::whole_state(const AdamW& optimizer) {
   const bool sharded = group_ && optimizer.shard().ranks > 1;
   if (first()) state.moments = optimizer.state();
   if (!sharded) return state;
-  for (const AdamW::Piece& piece : optimizer.pieces()) {
+  for (const AdamW::ParameterShard& piece : optimizer.parameter_shards()) {
     if (piece.rank == 0) continue;  // is there already
     for (const auto& [prefix, own] : {std::pair{"m.", piece.m}, {"v.", piece.v}}) {
       const int64_t count = piece.parameter.numel();

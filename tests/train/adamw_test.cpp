@@ -86,8 +86,8 @@ TEST(AdamW, ShardsMakeTheSameSteps) {
       set_gradients(*models[static_cast<size_t>(rank)], step);
       shards[static_cast<size_t>(rank)].step(0.01);
     }
-    std::vector<std::vector<AdamW::Piece>> pieces;
-    for (const AdamW& shard : shards) pieces.push_back(shard.pieces());
+    std::vector<std::vector<AdamW::ParameterShard>> pieces;
+    for (const AdamW& shard : shards) pieces.push_back(shard.parameter_shards());
     for (size_t i = 0; i < pieces[0].size(); ++i) {
       const auto owner = static_cast<size_t>(pieces[0][i].rank);
       for (auto& other : pieces) {
