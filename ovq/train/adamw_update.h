@@ -1,4 +1,4 @@
-// The loop of AdamW, in a file without torch: what shares the precompiled headers of torch is not optimised in full.
+// The loop of AdamW, in a file without torch: files that use torch's precompiled headers are not fully optimised.
 #pragma once
 
 #include <cstdint>

@@ -19,7 +19,7 @@ constexpr const char* kTokenizerKey = "ovq.tokenizer";
 constexpr const char* kTokenizer = "tokenizer.model";
 constexpr const char* kOnlyDamaged = " has only damaged checkpoints";
 constexpr const char* kNoOptimizer =
-    " has no checkpoint with optimizer.safetensors, which training needs to go on; eval and generate do without";
+    " has no checkpoint with optimizer.safetensors, which --resume needs; eval and generate work without it";
 
 using models::identity;
 
@@ -29,42 +29,42 @@ int64_t number(const files::Metadata& metadata, const std::string& key) {
   return std::stoll(at->second);
 }
 
-// The metadata of a file that is as it was written.
+// Returns the metadata of a file after verifying its checksum.
 files::Metadata verified(const std::filesystem::path& path) {
   const files::Safetensors file(path);
   if (file.verify() != files::Integrity::verified) throw std::runtime_error(path.string() + " has no checksum");
   return file.metadata();
 }
 
-// config.json has no checksum of its own; the weights' file knows what it said. Read as a configuration, so that fields
-// with defaults may have been added since.
+// config.json has no checksum of its own, so the weights' file stores its content. Both are compared as configurations:
+// fields with defaults may have been added since.
 void check_config(const std::filesystem::path& directory, const files::Metadata& weights) {
   const auto written = weights.find(kConfigKey);
   if (written == weights.end()) throw std::runtime_error((directory / kWeights).string() + " has no " + kConfigKey);
   const models::ModelConfig config = checkpoint_config(directory);
   if (identity(config) != identity(models::config_from_json(nlohmann::json::parse(written->second))))
-    throw std::runtime_error((directory / kConfig).string() + " is not that of the weights beside it");
+    throw std::runtime_error((directory / kConfig).string() + " does not match the weights beside it");
 }
 
-// Nor has the tokenizer. Checkpoints of versions that did not say which it is pass.
+// The tokenizer has no checksum either. Checkpoints of versions that did not store its identity pass.
 void check_stored_tokenizer(const std::filesystem::path& directory, const files::Metadata& weights) {
   const auto written = weights.find(kTokenizerKey);
   if (written == weights.end()) return;
   const auto stored = text::load_tokenizer(directory.string());
   if (stored == nullptr || stored->identity() != written->second)
-    throw std::runtime_error("the tokenizer in " + directory.string() + " is not that of the weights beside it");
+    throw std::runtime_error("the tokenizer in " + directory.string() + " does not match the weights beside it");
 }
 
 bool has_any(const std::filesystem::path& run) {
   return !files::latest_first(checkpoint_directory(run), kPrefix).empty();
 }
 
-// Throws what is wrong with it.
+// Throws if the checkpoint is damaged.
 void check_sound(const std::filesystem::path& directory) {
   const files::Metadata weights = verified(directory / kWeights);
   check_config(directory, weights);
   check_stored_tokenizer(directory, weights);
-  if (!std::filesystem::exists(directory / kOptimizer)) return;  // a model
+  if (!std::filesystem::exists(directory / kOptimizer)) return;  // a model without optimiser state
   const files::Metadata metadata = verified(directory / kOptimizer);
   for (const char* key : {"step", "skipped", "tokens", "updates"}) number(metadata, key);
 }
@@ -93,7 +93,8 @@ void save_checkpoint(const std::filesystem::path& run, const models::LanguageMod
                               {"updates", std::to_string(optimizer.updates)}});
       },
       files::IfExists::replace);
-  // Later ones are damaged, or the run would have gone on from them; they must not count among the last.
+  // Later checkpoints are damaged, otherwise the run would have resumed from them. They must not count among the last
+  // `keep`.
   for (const files::NumberedDirectory& other : files::latest_first(directory, kPrefix)) {
     if (other.number > progress.step) files::remove_durably(other.path);
   }
@@ -104,7 +105,7 @@ std::optional<std::filesystem::path> find_checkpoint(const std::filesystem::path
                                                      Purpose purpose) {
   for (const files::NumberedDirectory& candidate : files::latest_first(checkpoint_directory(run), kPrefix)) {
     if (purpose == Purpose::training && !std::filesystem::exists(candidate.path / kOptimizer)) {
-      if (warn) warn(candidate.path.string() + " has no optimizer.safetensors, without which training cannot go on");
+      if (warn) warn(candidate.path.string() + " has no optimizer.safetensors; training cannot resume from it");
       continue;
     }
     try {
@@ -151,15 +152,14 @@ std::optional<Progress> load_checkpoint(const std::filesystem::path& run, models
   if (std::filesystem::is_directory(checkpoint_directory(run))) files::remove_stale_parts(checkpoint_directory(run));
   const auto directory = find_checkpoint(run, warn, Purpose::training);
   if (!directory) {
-    // Whoever wants to lose them says so.
+    // Restarting from step 1 would overwrite them, so the user must remove them first.
     if (has_any(run))
       throw std::runtime_error(run.string() + (find_checkpoint(run, {}) ? kNoOptimizer : kOnlyDamaged) +
-                               "; to begin again with step 1, remove " + checkpoint_directory(run).string());
+                               "; to start again from step 1, remove " + checkpoint_directory(run).string());
     return std::nullopt;
   }
   if (identity(checkpoint_config(*directory)) != identity(model.config()))
-    throw std::runtime_error(directory->string() +
-                             " is a checkpoint of another model; the run's own is described in run.json");
+    throw std::runtime_error(directory->string() + " is a checkpoint of another model than the one in run.json");
   if (tokenizer != nullptr) check_tokenizer(*directory, *tokenizer);
   const models::LoadedTensors weights = models::load_tensors(*directory / kWeights);
   const models::LoadedTensors moments = models::load_tensors(*directory / kOptimizer);

@@ -13,10 +13,10 @@ using at::Tensor;
 std::vector<double> log_likelihoods(models::LanguageModel& model, const std::vector<tasks::EncodedChoice>& choices) {
   size_t longest = 0;
   for (const tasks::EncodedChoice& choice : choices) {
-    check(!choice.context.empty(), "choice", "a context has no tokens; there is nothing to continue");
+    check(!choice.context.empty(), "choice", "a context has no tokens; must have at least one");
     longest = std::max(longest, choice.context.size() + choice.continuation.size());
   }
-  // Rows are filled up at their end, where nothing before it can see the filling.
+  // Rows are padded at the end, where no earlier token can see the padding.
   const auto rows = static_cast<int64_t>(choices.size()), length = static_cast<int64_t>(longest);
   const Tensor tokens = at::zeros({rows, length}, at::kLong);
   std::vector<int64_t> positions, targets;
@@ -25,7 +25,7 @@ std::vector<double> log_likelihoods(models::LanguageModel& model, const std::vec
     int64_t* to = tokens.data_ptr<int64_t>() + row * length;
     std::copy(choice.continuation.begin(), choice.continuation.end(),
               std::copy(choice.context.begin(), choice.context.end(), to));
-    const auto first = static_cast<int64_t>(choice.context.size()) - 1;  // what follows this one is scored
+    const auto first = static_cast<int64_t>(choice.context.size()) - 1;  // the first scored token follows this one
     for (size_t i = 0; i < choice.continuation.size(); ++i) {
       positions.push_back(row * length + first + static_cast<int64_t>(i));
       targets.push_back(choice.continuation[i]);
@@ -47,7 +47,7 @@ std::vector<double> log_likelihoods(models::LanguageModel& model, const std::vec
 
 ChoiceScores score_choices(models::LanguageModel& model, const text::Tokenizer& tokenizer,
                            const std::vector<tasks::Question>& questions) {
-  check(!questions.empty(), "choice", "there are no questions");
+  check(!questions.empty(), "choice", "the list of questions is empty");
   check(tokenizer.vocab() == model.config().vocab_size, "choice", "the tokenizer has ", tokenizer.vocab(),
         " tokens; the model has ", model.config().vocab_size);
   const bool was_training = model.is_training();

@@ -24,7 +24,7 @@ std::vector<double> log_likelihoods(models::LanguageModel& model, const std::vec
 ChoiceScores score_choices(models::LanguageModel& model, const text::Tokenizer& tokenizer,
                            const std::vector<tasks::Question>& questions);
 
-// A benchmark by its name, from its published file, with the tokenizer of the run, which must be one on text.
+// A benchmark by name, from its published file, with the tokenizer of the run. The run must be on text.
 ChoiceScores score_benchmark(const Run& run, const TrainedModel& trained, const std::string& benchmark,
                              const std::string& questions);
 

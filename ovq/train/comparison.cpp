@@ -16,8 +16,8 @@ namespace {
 
 int64_t centroids_of(const json& result) { return result.value("centroids", int64_t{0}); }
 
-// Results with the same key are one row. Rows by N come first, then those by what was asked to be kept; one of the
-// latter has another N at every length.
+// Results with the same key share a row. Rows by N come first, then rows by the share asked for, whose N differs with
+// the length.
 struct RowKey {
   bool by_share = false;
   double value = 0;  // N, or the share
@@ -40,7 +40,7 @@ RowKey row_key(const Run& run, const json& result) {
   return key;
 }
 
-// What results from before it was stored are missing.
+// Fills in `keep` in results from before it was stored.
 void add_keeps(std::vector<json>& results, const Run& run, const Warn& warn) {
   std::optional<models::ModelConfig> config;
   for (json& result : results) {
@@ -149,7 +149,7 @@ void RunComparison::add(const Run& run, const Warn& warn) {
     add_result(row, result, metric);
     results_.push_back(with_run(result, run, cost));
   }
-  // A run without evaluations has no line in any table, unless others of its kind have one.
+  // A run without evaluations has no row of its own in the tables.
   const std::string title = fmt::format("{} ({}), {}", run.options().task, run.options().scale, metric);
   ComparisonTable& table = tables_[title];
   for (auto& [key, row] : rows) table.rows.push_back(std::move(row));
@@ -192,7 +192,7 @@ std::string to_table(const std::vector<PositionLoss>& losses) {
   if (losses.empty()) return "";
   constexpr size_t kColumns = 4;
   const size_t bins = losses.front().losses.size();
-  std::set<size_t> shown;  // the first bin, then each twice as far as the last
+  std::set<size_t> shown;  // the first bin, then bins at doubling distances
   for (size_t end = bins; end > 0 && shown.size() + 1 < kColumns; end /= 2) shown.insert(end - 1);
   shown.insert(0);
   std::vector<Column> columns{{.title = "loss at", .width = 5, .align = Align::left, .gap = 0}};

@@ -16,7 +16,7 @@ Tensor to_long(const std::vector<int32_t>& values) {
       .to(at::kLong);
 }
 
-// Scores of what is asked in the columns [first, first + count) of a batch.
+// Scores the targets in the columns [first, first + count) of a batch.
 void score(models::LanguageModel& model, const tasks::Batch& batch, const Tensor& hidden, int64_t first,
            Evaluation& result) {
   const int64_t count = hidden.size(1);
@@ -77,7 +77,7 @@ Evaluation evaluate(models::LanguageModel& model, const tasks::Task& task, const
   const int64_t begin = rows * options.rank / options.ranks, end = rows * (options.rank + 1) / options.ranks;
   Evaluation result{.length = options.length};
   const auto start = std::chrono::steady_clock::now();
-  // Which rows are asked for does not depend on how many are read at a time.
+  // The rows are sampled one by one, so that they do not depend on the batch size.
   for (int64_t first_row = begin; first_row < end; first_row += options.batch) {
     std::vector<tasks::Batch> parts;
     tasks::Batch batch;

@@ -1,5 +1,5 @@
-// A model on a task's test rows, read as a stream: pieces with carried state, so memory does not grow with the length
-// unless the model's state does.
+// Evaluates a model on a task's test rows. Rows are read as streams, in pieces with carried state, so memory grows with
+// the length only if the model's state does.
 #pragma once
 
 #include <functional>
@@ -17,8 +17,8 @@ struct EvaluateOptions {
   int64_t batch = 8;    // rows read at a time
   int64_t piece = 256;  // tokens read at a time
   uint64_t seed = 0;
-  int64_t rank = 0, ranks = 1;  // which of several processes this is: each reads a share of the rows
-  std::function<bool()> stop;   // asked between pieces; true: give up
+  int64_t rank = 0, ranks = 1;  // which of several processes this is; each reads a share of the rows
+  std::function<bool()> stop;   // called between pieces; true: give up
 };
 
 struct GroupScore {
@@ -42,7 +42,7 @@ struct Evaluation {
 Evaluation evaluate(models::LanguageModel& model, const tasks::Task& task, const EvaluateOptions& options);
 nlohmann::json to_json(const Evaluation& evaluation);
 
-// Tokens [rows, length] and, flattened, where something is asked and what.
+// Tokens [rows, length] and, flattened, the targets and their positions.
 struct BatchTensors {
   at::Tensor tokens;     // [rows, length] int64
   at::Tensor positions;  // [targets] into the flattened tokens

@@ -1,5 +1,5 @@
-// Gradients of the parts of a batch, added up in pairs: (g0 + g1) + (g2 + g3). Two processes that have half of the
-// parts each add them in the same order, so they have the bits of one process with all.
+// Gradients of the parts of a batch, added up in pairs: (g0 + g1) + (g2 + g3). Two processes with half of the parts
+// each add in the same order, so their result equals that of one process bit for bit.
 #pragma once
 
 #include <vector>
@@ -12,8 +12,8 @@ class GradientSums {
  public:
   explicit GradientSums(std::vector<at::Tensor> parameters) : parameters_(std::move(parameters)) {}
 
-  void end_part();  // takes the parameters' gradients away, which may be undefined
-  void finish();    // the parameters' gradients are the sums over all parts; nothing is left here
+  void end_part();  // takes the parameters' gradients (which may be undefined) and leaves them empty
+  void finish();    // sets the parameters' gradients to the sums over all parts and clears the sums
 
  private:
   struct Sum {
@@ -23,7 +23,7 @@ class GradientSums {
   void add_last_two();
 
   std::vector<at::Tensor> parameters_;
-  std::vector<Sum> sums_;  // each of more parts than the one behind it
+  std::vector<Sum> sums_;  // each covers more parts than the next
 };
 
 }  // namespace ovq::train

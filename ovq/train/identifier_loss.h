@@ -1,12 +1,12 @@
-// The loss of identifiers in source code by how long ago they were last spelled: what a memory is for, directly.
+// The loss of identifiers in source code by the distance to their last occurrence: a direct measure of memory.
 //
 //   def reader(stream): ... 900 tokens ... reader
 //       first  first                       again, 900 tokens after its last occurrence
 //
-// An identifier is a run of letters, digits and '_' of four characters or more that does not begin with a digit and
-// is not part of a longer run; keywords are among them. Its loss is the sum over the tokens that hold a byte of it, its
-// distance counts from the first token of its last occurrence in the window to its own first. A run at the very
-// beginning or end of a window does not count: it may be cut.
+// An identifier is a run of at least four letters, digits and '_' that does not begin with a digit. Keywords count too.
+// Its loss is the sum over the tokens that hold one of its bytes. Its distance is counted from the first token of its
+// last occurrence in the window to its own first token. A run at the very beginning or end of a window is left out
+// because it may be cut.
 #pragma once
 
 #include <array>
@@ -24,12 +24,12 @@ struct IdentifierBin {
   int64_t occurrences = 0, tokens = 0;
   double loss_sum = 0;
 
-  double loss() const;           // of an identifier
-  double loss_of_token() const;  // of one of its tokens
+  double loss() const;           // per identifier
+  double loss_of_token() const;  // per token of identifiers
 };
 
 struct IdentifierLoss {
-  // The farthest distance of each bin but the last, which has no end; the first bin is of first occurrences.
+  // The largest distance in each bin but the last, which has no limit. The first bin holds first occurrences.
   static constexpr std::array<int64_t, 4> kFarthest = {64, 256, 1024, 4096};
   std::array<IdentifierBin, kFarthest.size() + 2> bins;
 
@@ -42,7 +42,8 @@ class IdentifierCounter {
  public:
   explicit IdentifierCounter(const text::Tokenizer& tokenizer);
 
-  // losses[i] is that of tokens[i + 1]; identifiers with a token among the first `first` losses are only remembered.
+  // losses[i] belongs to tokens[i + 1]. Identifiers with a token among the first `first` losses are remembered but not
+  // counted.
   void add(std::span<const int32_t> tokens, std::span<const float> losses, int64_t first);
 
   const IdentifierLoss& result() const { return result_; }

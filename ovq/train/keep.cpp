@@ -25,8 +25,9 @@ double keep_of(const kernels::OvqOptions& dictionary, int64_t length) {
 
 namespace {
 
-// N with N (1 - 1 / sqrt(1 + 2 T / N)) = keep T. With r = T / N that is (1 - keep r)^2 (1 + 2 r) = 1, of whose roots
-// r = 0 is none, and of 2 keep^2 r^2 - keep (4 - keep) r + 2 (1 - keep) = 0 the smaller one is meant.
+// N with N (1 - 1 / sqrt(1 + 2 T / N)) = keep T. With r = T / N this is (1 - keep r)^2 (1 + 2 r) = 1. Its root r = 0 is
+// no solution; dividing by r leaves 2 keep^2 r^2 - keep (4 - keep) r + 2 (1 - keep) = 0, of which the smaller root is
+// the solution.
 double square_root_centroids(double keep, double tokens) {
   return tokens * keep * (4 - keep + std::sqrt(keep * (keep + 8))) / (4 * (1 - keep));
 }

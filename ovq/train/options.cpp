@@ -11,7 +11,7 @@
 namespace ovq::train {
 namespace {
 
-// A pattern at this scale, or a preset by its full name.
+// A pattern of layers at this scale, or a preset by its full name.
 std::string preset_of(const RunOptions& options) {
   if (options.model.find('/') != std::string::npos) return options.model;
   if (options.scale != "paper") {
@@ -40,7 +40,7 @@ std::vector<double> keeps_from_json(const FieldReader& reader, const json& list)
   return list.get<std::vector<double>>();
 }
 
-// A directory, or what run.json has of one.
+// A directory, or the object that run.json stores for one.
 InitialWeights init_from_json(const FieldReader& reader, const json& field) {
   if (field.is_string() && !field.get<std::string>().empty()) return {.path = field.get<std::string>()};
   const bool good = field.is_object() && field.size() == 2 && field.value("path", json()).is_string() &&
@@ -49,7 +49,7 @@ InitialWeights init_from_json(const FieldReader& reader, const json& field) {
   return {.path = field["path"], .sha256 = field["sha256"]};
 }
 
-// The steps of all phases, which those of the run must be, if they are given.
+// The steps of all phases together. The run's own steps must equal them if they are given.
 int64_t steps_of_phases(const RunOptions& options) {
   int64_t steps = 0;
   for (const Phase& phase : options.phases) steps += phase.steps;

@@ -1,4 +1,4 @@
-// What a training run is made of, as run.json in its directory holds it.
+// The options of a training run, as stored in its run.json.
 #pragma once
 
 #include <filesystem>
@@ -20,10 +20,10 @@ struct RunOptions {
   std::string task = "recall";
   std::string model = "sw-ovq";
   std::string scale = "tiny";
-  json task_options = json::object();   // over those of the scale
+  json task_options = json::object();   // override those of the scale
   json model_options = json::object();  // merged into the model's configuration (RFC 7396)
 
-  std::vector<int64_t> lengths;  // of the training contexts; empty: those of the scale
+  std::vector<int64_t> lengths;  // of the training contexts; empty: the scale's
   int64_t tokens_per_step = 0;
   int64_t steps = 0;
   int64_t accumulate = 1;
@@ -33,7 +33,7 @@ struct RunOptions {
   AdamWOptions adamw;
   double clip = 1.0;
   uint64_t seed = 0;
-  std::vector<Phase> phases;  // empty: one, of the run's own values
+  std::vector<Phase> phases;  // empty: one phase with the run's own values
   InitialWeights init_from;
 
   int64_t eval_every = 100;
@@ -44,7 +44,7 @@ struct RunOptions {
   int64_t keep = 2;
 };
 
-// Those that are one value each; the command line's flags have the same names.
+// The options with a single value; the command line's flags have the same names.
 template <class Fields>
 void list_fields(Fields& field, RunOptions& o) {
   field("task", o.task, "what to learn");
@@ -71,21 +71,21 @@ void list_fields(Fields& field, RunOptions& o) {
 }
 
 json to_json(const RunOptions& options);
-// Over `defaults`. Errors name the option and what is allowed.
+// Starts from `defaults`. An error names the option and its allowed values.
 RunOptions run_options_from_json(const json& object, const RunOptions& defaults = {});
 
-// The task's files by absolute paths, so that the run means the same from every directory.
+// Makes the paths of the task's files absolute, so that the run does not depend on the working directory.
 RunOptions with_absolute_paths(RunOptions options);
 
-// The options with everything that `scale` and the preset decide filled in.
+// Fills in everything that the scale and the preset decide.
 RunOptions resolved(RunOptions options);
 
 std::unique_ptr<tasks::Task> make_task(const RunOptions& options);
-// Reads what training and its evaluations will ask of the task, so that what is wrong with it is said at the start.
+// Reads the data that training and its evaluations will need, so that errors appear at the start.
 void check_task(const tasks::Task& task, const RunOptions& options);
-// The model for the task's vocabulary. What is asked of dictionaries is an error if it has none.
+// The model for the task's vocabulary. Options for dictionaries are an error if it has none.
 models::ModelConfig model_config(const RunOptions& options, int64_t vocab);
-// The phases of a run whose options are resolved: at least one, with nothing left open but `centroids`.
+// The phases of a run with resolved options: at least one, with every value set except perhaps `centroids`.
 std::vector<Phase> phases_of(const RunOptions& options);
 
 }  // namespace ovq::train

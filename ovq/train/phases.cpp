@@ -9,7 +9,7 @@ namespace {
 
 using nlohmann::json;
 
-// A number that may be left out; what it must be is said where it is not.
+// Reads an optional number and checks it if it is there.
 template <class Allowed>
 void read_number(FieldReader& reader, const char* name, double& value, const char* expected, Allowed allowed) {
   double found = NAN;

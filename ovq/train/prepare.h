@@ -1,4 +1,4 @@
-// A run before it begins: what is wrong with it is found before anything is written.
+// Checks a run before it begins, so that errors are found before anything is written.
 #pragma once
 
 #include <memory>
@@ -12,8 +12,8 @@ struct PreparedRun {
   std::shared_ptr<const tasks::Task> task;
 };
 
-// From options as run.json has them, over the defaults. Reads what training will read: rows of every length, weights to
-// start from. What is wrong with the options is a std::invalid_argument, with files a std::runtime_error.
+// `options` as in run.json, over the defaults. Reads everything that training will read: rows of every length and
+// initial weights. Wrong options are a std::invalid_argument, wrong files a std::runtime_error.
 PreparedRun prepare_run(const json& options, const Warn& warn);
 
 }  // namespace ovq::train

@@ -21,7 +21,7 @@ constexpr std::string_view kKernels = "ovq::";
 constexpr std::string_view kProducts[] = {"ovq::product", "aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm"};
 
 Profile* listener = nullptr;
-thread_local bool inside = false;  // a function that counts is running on this thread
+thread_local bool inside = false;  // a counted function is running on this thread
 
 bool is_product(std::string_view name) {
   return std::find(std::begin(kProducts), std::end(kProducts), name) != std::end(kProducts);
@@ -49,7 +49,7 @@ void on_end(const at::RecordFunction& function, at::ObserverContext* context) {
 }  // namespace
 
 Profile::Profile() {
-  if (listener != nullptr) throw std::logic_error("there is a profile already");
+  if (listener != nullptr) throw std::logic_error("another profile is active; only one can be at a time");
   listener = this;
   callback_ = at::addGlobalCallback(
       at::RecordFunctionCallback(on_start, on_end).scopes({at::RecordScope::FUNCTION, at::RecordScope::USER_SCOPE}));

@@ -1,4 +1,4 @@
-// Where the time of a run goes: the project's own kernels, the matrix products, and all else.
+// Where the time of a run goes: the project's own kernels, matrix products, everything else.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +8,7 @@
 
 namespace ovq::train {
 
-// Listens to torch's record functions from its construction on; at most one at a time.
+// Records torch's functions from its construction on. Only one can exist at a time.
 class Profile {
  public:
   struct Entry {
@@ -16,7 +16,7 @@ class Profile {
     double seconds = 0;
   };
   struct Shares {
-    double kernels = 0, matrix_products = 0, rest = 0;  // add up to 1
+    double kernels = 0, matrix_products = 0, rest = 0;  // sum to 1
   };
 
   Profile();
@@ -24,8 +24,8 @@ class Profile {
   Profile(const Profile&) = delete;
   Profile& operator=(const Profile&) = delete;
 
-  std::map<std::string, Entry> entries() const;  // by function; one within another counts for the outer one only
-  Shares shares(double seconds) const;           // of the time that was listened to
+  std::map<std::string, Entry> entries() const;  // by function; nested calls count for the outer function only
+  Shares shares(double seconds) const;           // of the recorded time
 
   void add(const std::string& name, double seconds);
 
@@ -35,7 +35,7 @@ class Profile {
   uint64_t callback_ = 0;
 };
 
-// Functions by the time they took, of `seconds` in all, and the shares.
+// Functions by their time out of `seconds`, and the shares.
 std::string to_table(const Profile& profile, double seconds);
 
 }  // namespace ovq::train

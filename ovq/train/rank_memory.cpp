@@ -31,7 +31,7 @@ std::string to_table(const RankMemory& memory) {
   text += fmt::format("  {:<28}{:>11}{:>19}\n", "", "", "--shard-optimizer");
   row("weights", memory.weights, memory.weights);
   row("gradients", memory.gradients, memory.gradients);
-  row("gradients on their way", memory.buckets, memory.buckets);
+  row("gradient buckets", memory.buckets, memory.buckets);
   row("optimiser", memory.moments, memory.moments_shared);
   row("total", memory.total(), memory.total_shared());
   return text;

@@ -1,4 +1,4 @@
-// What training needs of the memory of each process, besides activations.
+// The memory that training needs in each process, besides activations.
 #pragma once
 
 #include <cstdint>
@@ -10,15 +10,15 @@ namespace ovq::train {
 struct RankMemory {
   int64_t processes = 1;
   int64_t weights = 0, gradients = 0;  // bytes
-  int64_t buckets = 0;                 // of gradients on their way
-  int64_t moments = 0;                 // of AdamW, all of them in each process
-  int64_t moments_shared = 0;          // the same with --shard-optimizer, the largest share
+  int64_t buckets = 0;                 // of gradients in flight
+  int64_t moments = 0;                 // of AdamW, all in each process
+  int64_t moments_shared = 0;          // the same with --shard-optimizer: the largest share
 
   int64_t total() const { return weights + gradients + buckets + moments; }
   int64_t total_shared() const { return total() - moments + moments_shared; }
 };
 
-// Gradients and their buckets are there twice only until a bucket is on its way; both are counted in full.
+// Gradients exist twice only until their bucket is sent, but both copies are counted in full.
 RankMemory rank_memory(int64_t parameters, int64_t processes);
 
 std::string to_table(const RankMemory& memory);

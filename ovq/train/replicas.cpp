@@ -24,7 +24,7 @@ uint32_t checksum(const models::LanguageModel& model) {
   return sum.value();
 }
 
-// The totals are in it as the scores of all groups.
+// The totals are stored as the scores of all groups together.
 Tensor scores_as_tensor(const Evaluation& evaluation) {
   std::vector<double> values;
   for (const auto& [group, score] : evaluation.groups) {
@@ -47,7 +47,7 @@ void Replicas::start_alike(models::LanguageModel& model, AdamW& optimizer, const
   progress = {.step = number[0], .skipped = number[1], .tokens = number[2]};
   optimizer.set_steps(number[3]);
   for (const auto& [name, tensor] : models::named_tensors(model)) group_->broadcast(flat(tensor), 0);
-  // A moment at a time, of which each rank keeps what is its own.
+  // One moment at a time; each rank keeps its own shard.
   std::map<std::string, std::vector<AdamW::ParameterShard>> pieces;
   for (AdamW::ParameterShard& piece : optimizer.parameter_shards()) pieces[piece.name].push_back(std::move(piece));
   for (const auto& [name, parts] : pieces) {
@@ -107,7 +107,7 @@ OptimizerState Replicas::whole_state(const AdamW& optimizer) {
   if (first()) state.moments = optimizer.state();
   if (!sharded) return state;
   for (const AdamW::ParameterShard& piece : optimizer.parameter_shards()) {
-    if (piece.rank == 0) continue;  // is there already
+    if (piece.rank == 0) continue;  // already there
     for (const auto& [prefix, own] : {std::pair{"m.", piece.m}, {"v.", piece.v}}) {
       const int64_t count = piece.parameter.numel();
       const Tensor values = own.defined() ? own
@@ -156,7 +156,7 @@ void Replicas::check_alike(const models::LanguageModel& model) {
   const std::vector<Tensor> sums = group_->gather(at::full({1}, static_cast<int64_t>(checksum(model)), at::kLong));
   for (size_t rank = 1; rank < sums.size(); ++rank) {
     if (!at::equal(sums[rank], sums[0]))
-      throw std::runtime_error("the weights of rank " + std::to_string(rank) + " are not those of rank 0");
+      throw std::runtime_error("the weights of rank " + std::to_string(rank) + " differ from those of rank 0");
   }
 }
 

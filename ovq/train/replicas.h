@@ -1,6 +1,6 @@
-// What the processes of one training exchange. All hold the same model and take the same steps; each computes the
-// gradients of its own rows of a step's batch. The first rank alone reads and writes files. Alone, a process exchanges
-// nothing and every function returns what it is given.
+// The exchange between the processes of one training. All hold the same model and take the same steps; each computes
+// the gradients of its own rows of a step's batch. Only the first rank reads and writes files. A single process
+// exchanges nothing: every function returns its input.
 #pragma once
 
 #include <map>
@@ -21,24 +21,24 @@ class Replicas {
   int64_t ranks() const { return group_ ? group_->ranks() : 1; }
   bool first() const { return rank() == 0; }
 
-  // Everybody starts as the first rank is: weights, moments (`state`, filled on the first rank) and progress. From then
-  // on gradients are watched.
+  // Broadcasts the first rank's weights, moments (`state`, filled on the first rank only) and progress. From then on
+  // gradients are watched.
   void start_alike(models::LanguageModel& model, AdamW& optimizer, const OptimizerState& state, Progress& progress);
 
   int64_t total(int64_t own);
   void add_up(std::vector<double>& values);
   bool any(bool own) { return group_ ? group_->any(own) : own; }
 
-  // Around the step's last backward; a rank without any calls the second only.
+  // Called before the step's last backward. A rank without a backward calls only add_up_gradients.
   void expect_last_backward();
   void add_up_gradients();
   void add_up_statistics(models::LanguageModel& model);  // before end_step
   void share_update(const AdamW& optimizer);             // after a step of an optimiser with shards
 
-  // Of all ranks; whole on the first only.
+  // The moments of all ranks; complete on the first rank only.
   OptimizerState whole_state(const AdamW& optimizer);
   Evaluation merged(Evaluation own);
-  // std::runtime_error that names a rank whose weights are not the first rank's, bit for bit.
+  // std::runtime_error names a rank whose weights differ from the first rank's, bit for bit.
   void check_alike(const models::LanguageModel& model);
 
  private:

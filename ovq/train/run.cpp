@@ -24,7 +24,7 @@ tasks::TaskDescription describe(const RunOptions& options) {
   return tasks::describe_task(options.task, task_options);
 }
 
-// The file or directory, held by this process alone for as long as the descriptor lives.
+// Locks a file or directory for this process for as long as the descriptor lives.
 files::Descriptor locked(const std::filesystem::path& path, std::chrono::milliseconds patience,
                          const std::string& refusal) {
   constexpr auto kBetweenTries = std::chrono::milliseconds(50);
@@ -46,8 +46,8 @@ Run::Run(std::filesystem::path path, RunOptions options)
 
 void Run::check_new(const std::filesystem::path& path) {
   if (std::filesystem::exists(path / kRunFile)) {
-    throw std::runtime_error(path.string() + " holds a run already; go on with --resume " + shell_word(path.string()) +
-                             " or choose another --out");
+    throw std::runtime_error(path.string() + " already holds a run; continue it with --resume " +
+                             shell_word(path.string()) + " or choose another --out");
   }
 }
 
@@ -80,13 +80,13 @@ std::shared_ptr<const tasks::Task> Run::task(const json& over) const {
   if (task) return task;
   json options = options_.task_options;
   options.merge_patch(over);
-  // The tokenizer's file may be gone, or be named as seen from another directory.
+  // The tokenizer's file may be gone, or its path may be relative to another directory.
   if (options_.task == "text" && !std::filesystem::exists(options.value("tokenizer", "bytes"))) {
     if (const auto stored = stored_tokenizer(path_)) options["tokenizer"] = stored->string();
   }
   try {
     return task = tasks::make_task(options_.task, options);
-  } catch (const std::invalid_argument& error) {  // of the run's file, not of the call
+  } catch (const std::invalid_argument& error) {  // an error in the run's file, not in the call's arguments
     throw std::runtime_error(error.what());
   }
 }
@@ -125,7 +125,7 @@ void Run::store_result(const Result& result) const {
   constexpr auto kPatience = std::chrono::seconds(10);
   json added = to_json(result);
   if (!result.checkpoint.empty()) added["checkpoint"] = result.checkpoint;
-  // The directory: the file itself is another one after each write.
+  // Locks the directory because each write replaces the file.
   const files::Descriptor lock =
       locked(path_, kPatience, results_file().string() + " is being written by another process");
   std::string lines;

@@ -1,5 +1,5 @@
-// A run: its options, its task, its checkpoints, what was measured and what evaluations found. In its directory:
-// run.json (what was asked for), metrics.jsonl (a line per step and evaluation), checkpoints/, evaluations.jsonl.
+// A run: options, task, checkpoints, metrics and evaluations. Its directory holds run.json (the options), metrics.jsonl
+// (a line per step and evaluation), checkpoints/ and evaluations.jsonl.
 #pragma once
 
 #include <chrono>
@@ -24,16 +24,16 @@ struct TrainedModel {
 
 class Run {
  public:
-  // A new one. Throws std::runtime_error if there is a run already, or if it cannot be written. `task` is that of the
-  // options, if it was made already.
+  // Creates a run. std::runtime_error if there already is one, or if it cannot be written. Pass `task` if it has
+  // already been made from the options.
   static Run create(const std::filesystem::path& path, const RunOptions& options,
                     std::shared_ptr<const tasks::Task> task = nullptr);
-  // std::runtime_error if there is a run already.
+  // std::runtime_error if there already is a run.
   static void check_new(const std::filesystem::path& path);
-  // Reads run.json, nothing else. What is wrong with it is a std::runtime_error that names the file.
+  // Reads only run.json. An error in it is a std::runtime_error that names the file.
   static Run open(const std::filesystem::path& path);
 
-  // One whose directory another process reads and writes; what is in it is not looked at.
+  // A run whose directory another process reads and writes; this process does not touch it.
   static Run elsewhere(const std::filesystem::path& path, const RunOptions& options) { return {path, options}; }
 
   const std::filesystem::path& path() const { return path_; }
@@ -41,29 +41,29 @@ class Run {
   const tasks::TaskDescription& description() const { return description_; }
   std::string label() const;  // model and directory, for tables
 
-  // The task, made at the first call: its text is read when a first sample asks for it, once for this run. `over` are
-  // options over those of the run; with them, a task for each. Options that are wrong are a std::runtime_error.
+  // The task, created by the first call. Its text is loaded with the first sample, once for this run. `over` replaces
+  // options of the run; each `over` has a task of its own. Wrong options are a std::runtime_error.
   std::shared_ptr<const tasks::Task> task(const json& over = json::object()) const;
 
-  // The newest sound checkpoint; `warn` hears of damaged ones that were passed over. Looked for anew at every call.
+  // The newest sound checkpoint, searched for at every call. `warn` receives a message for each damaged one.
   std::optional<std::filesystem::path> checkpoint(const Warn& warn) const;
-  // Its model; std::runtime_error if there is none.
+  // The checkpoint's model; std::runtime_error if there is none.
   TrainedModel load_model(const Warn& warn) const;
-  // Its configuration or, before the first checkpoint, that of the options.
+  // The checkpoint's configuration or, before the first checkpoint, that of the options.
   models::ModelConfig config(const Warn& warn) const;
 
-  // For whoever trains: nobody else can while the descriptor lives. std::runtime_error if somebody does and does not
-  // end soon, as one that was told to and is saving.
+  // Prevents other processes from training this run while the descriptor lives. std::runtime_error if another process
+  // still trains it after `patience`, which leaves it time to save and end.
   files::Descriptor lock(std::chrono::milliseconds patience = std::chrono::seconds(10)) const;
 
   std::vector<json> metrics() const;
-  // Appends a line; std::runtime_error if the disk refuses it.
+  // Appends a line; std::runtime_error if it cannot be written.
   void append_metrics(const json& line) const;
-  // Lines after `step` are dropped: they will be written again.
+  // Drops lines after `step`, which will be written again.
   void rewind_metrics(int64_t step) const;
 
   std::vector<json> results() const;
-  // A result for the same question is replaced; those of other checkpoints are dropped.
+  // Replaces a result for the same question and drops results of other checkpoints.
   void store_result(const Result& result) const;
 
  private:
@@ -75,7 +75,7 @@ class Run {
   std::filesystem::path path_;
   RunOptions options_;
   tasks::TaskDescription description_;
-  mutable std::map<json, std::shared_ptr<const tasks::Task>> tasks_;  // by the options over those of the run
+  mutable std::map<json, std::shared_ptr<const tasks::Task>> tasks_;  // by the overriding options
 };
 
 }  // namespace ovq::train

@@ -12,7 +12,7 @@ struct Schedule {
   double peak = 1e-3, minimum = 1e-5;
   int64_t warmup = 100, steps = 1000;
 
-  // Of step 0, 1, ...
+  // The rate at step 0, 1, ...
   double rate(int64_t step) const {
     if (step < warmup) return peak * static_cast<double>(step + 1) / static_cast<double>(warmup);
     const double done = static_cast<double>(step - warmup) / static_cast<double>(std::max<int64_t>(1, steps - warmup));

@@ -11,7 +11,7 @@
 namespace ovq::train {
 namespace {
 
-// A dictionary size, or what it should keep of every length.
+// A dictionary size, or the share it should keep of every length.
 struct DictionaryChoice {
   int64_t centroids = 0;  // 0: the model has no dictionary
   std::optional<double> keep;
@@ -36,7 +36,7 @@ std::vector<tasks::EvaluationSetting> settings(const SweepOptions& options, cons
   return settings;
 }
 
-// Of one length, with one dictionary.
+// One length with one dictionary.
 Result evaluate_with(const DictionaryChoice& choice, models::LanguageModel& model, const tasks::Task& task,
                      const EvaluateOptions& options) {
   Result result{.length = options.length, .centroids = choice.centroids, .asked_keep = choice.keep};
@@ -70,7 +70,7 @@ Sweep sweep(const Run& run, const TrainedModel& trained, const SweepOptions& opt
       result.checkpoint = sweep.checkpoint;
       try {
         run.store_result(result);
-      } catch (const std::runtime_error& error) {  // no reason to lose what was found
+      } catch (const std::runtime_error& error) {  // a full disk must not lose the results
         sweep.not_stored = error.what();
       }
       sweep.results.push_back(std::move(result));

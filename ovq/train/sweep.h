@@ -10,21 +10,21 @@
 namespace ovq::train {
 
 struct SweepOptions {
-  std::vector<int64_t> lengths;    // empty: what the task's scale is tested on
+  std::vector<int64_t> lengths;    // empty: the lengths that the task's scale is tested at
   std::vector<int64_t> centroids;  // dictionary sizes
-  std::vector<double> keeps;       // and sizes that keep these shares of every length; neither: the model's own size
-  EvaluateOptions evaluate;        // its length and seed are not asked
+  std::vector<double> keeps;       // also sizes that keep these shares of every length; neither: the model's own size
+  EvaluateOptions evaluate;        // its length and seed are ignored
 };
 
 struct Sweep {
   std::string model, task, checkpoint;
-  std::vector<Result> results;  // lengths in order, at each of them the sizes in order
-  std::string not_stored;       // why the run has not all of them; empty: it has
+  std::vector<Result> results;  // by length, then by dictionary size
+  std::string not_stored;       // why results could not be stored in the run; empty: all were
 };
 
-// Stores every result in the run as soon as it is there; goes on if that fails. Dictionary sizes of a model that has
-// none, and lengths that the task cannot have, are a std::invalid_argument. The model has its own dictionary sizes
-// again afterwards.
+// Stores every result in the run as soon as it is measured and goes on if that fails. std::invalid_argument for
+// dictionary sizes if the model has no dictionary, and for lengths that the task cannot have. Restores the model's own
+// dictionary sizes.
 Sweep sweep(const Run& run, const TrainedModel& trained, const SweepOptions& options);
 
 std::string to_table(const Sweep& sweep);

@@ -25,7 +25,7 @@ struct TextWindow {
   double byte_scale = 1;  // of the document
   int64_t offset = 0;
   int64_t length = 0;  // tokens read; as many are predicted
-  int64_t first = 0;   // position of the first that counts
+  int64_t first = 0;   // position of the first token that counts
 };
 
 // Bytes that each token stands for.
@@ -63,7 +63,7 @@ void add_windows(std::vector<TextWindow>& windows, TextWindow whole, const TextL
   }
 }
 
-// `count` of them, evenly spread.
+// Keeps `count` windows, evenly spread.
 void thin_out(std::vector<TextWindow>& windows, int64_t count) {
   const auto all = static_cast<int64_t>(windows.size());
   if (count == 0 || count >= all) return;
@@ -143,7 +143,7 @@ class TextReader {
   const TextLossOptions& options_;
   const std::function<bool()>& stop_;
   std::optional<IdentifierCounter> identifiers_;
-  std::vector<std::vector<float>> losses_;  // of the windows being read, for identifiers
+  std::vector<std::vector<float>> losses_;  // of the current windows, for identifiers
 };
 
 }  // namespace

@@ -1,13 +1,13 @@
-// The loss of a model on text by position: windows of documents, each read from its start as a stream, in pieces with
-// carried state, so memory does not grow with the length unless the model's state does.
+// The loss of a model on text by position. Documents are cut into windows; each window is read from its start as a
+// stream, in pieces with carried state, so memory grows with the length only if the model's state does.
 //
 //   side by side, length 4:             [0 1 2 3][4 5 6 7][8 9]       every token but a document's first is predicted
 //   sliding, length 4, stride 2:        [0 1 2 3]
 //                                           [2 3 4 5]                 of all windows but the first only what is new,
 //                                               [4 5 6 7]             after at least length - stride tokens
 //
-// Bits per byte: loss / ln 2 over the bytes of the text behind the predicted tokens, which can be compared between
-// tokenizers. A token counts by its own bytes, scaled so that a document's tokens together count as its text.
+// Bits per byte: loss / ln 2 over the bytes of the text behind the predicted tokens, so that tokenizers can be
+// compared. A token counts by its own bytes, scaled so that a document's tokens together count as its text.
 #pragma once
 
 #include <functional>
@@ -58,15 +58,15 @@ struct TextLoss {
   TextLossBin total;
   std::map<int64_t, TextLossBin> bins;  // by position in the window / bin
   int64_t bin = 0;
-  std::optional<IdentifierLoss> identifiers;  // if they are asked for
-  int64_t state_bytes = 0;                    // of one window, at the end of the last
+  std::optional<IdentifierLoss> identifiers;  // if asked for
+  int64_t state_bytes = 0;                    // of one window, at the end of the last one
   int64_t weight_bytes = 0;
   double seconds = 0;
   int64_t tokens = 0;  // read
 };
 
-// Of text files, folders of .txt files and files of tokens. `stop`, asked between pieces, may be empty; true: give up
-// (std::runtime_error).
+// Reads text files, folders of .txt files and files of tokens. `stop` may be empty; it is called between pieces, and
+// true ends with std::runtime_error.
 TextLoss text_loss(const models::TextModel& model, const std::vector<std::string>& paths,
                    const TextLossOptions& options, const std::function<bool()>& stop = {});
 

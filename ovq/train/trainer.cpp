@@ -16,7 +16,7 @@ namespace {
 using at::Tensor;
 
 constexpr int64_t kMostSkippedInARow = 5;
-constexpr int64_t kStepsUnused = 100;  // after which a codeword counts as unused
+constexpr int64_t kStepsUnused = 100;  // a codeword without a key for so many steps counts as unused
 
 double seconds_since(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
@@ -41,7 +41,7 @@ std::optional<CodebookReport> codebook_report(const models::LanguageModel& model
 }
 
 json metrics_line(const StepReport& report) {
-  // Not a number has no place in JSON.
+  // JSON has no NaN.
   const auto finite = [](double value) { return std::isfinite(value) ? json(value) : json(); };
   json line = {
       {"step", report.step},         {"phase", report.phase},       {"kind", "step"},
@@ -93,7 +93,7 @@ void Trainer::enter_phase() {
     model_->set_centroids(own_centroids_);
 }
 
-// At least one part for each rank, the same number for all; no more than there are rows.
+// The step in the number of parts asked for, at most one per row, rounded up so that every rank has as many.
 std::vector<Trainer::Part> Trainer::own_parts(StepReport& report) {
   const auto shapes = tasks::step_shapes(*task_, {phase().lengths, phase().tokens_per_step});
   int64_t all_rows = 0;
@@ -120,7 +120,7 @@ std::vector<Trainer::Part> Trainer::own_parts(StepReport& report) {
   return parts;
 }
 
-// Adds to the report's loss; returns how many targets the model would have said.
+// Adds to the report's loss; returns the number of targets that the model predicts correctly.
 int64_t Trainer::compute_gradients(const std::vector<Part>& parts, int64_t targets, StepReport& report) {
   int64_t right = 0;
   for (const Part& part : parts) {
@@ -165,7 +165,7 @@ StepReport Trainer::step() {
   report.loss = sums[0];
   report.accuracy = sums[1] / static_cast<double>(targets);
   report.gradient_norm = optimizer_.clip_gradients(options.clip);
-  report.codebooks = codebook_report(*model_);  // before the step's end, with which a codebook may start
+  report.codebooks = codebook_report(*model_);  // before end_step, in which a codebook may start
   report.skipped = !std::isfinite(report.loss) || !std::isfinite(report.gradient_norm);
   if (report.skipped) {
     model_->drop_step();
@@ -213,7 +213,7 @@ bool Trainer::evaluate_now() {
   const RunOptions& options = run_.options();
   const Evaluation evaluation = evaluate_once(std::nullopt);
   for (const double keep : options.eval_keep) evaluate_once(keep);
-  // Short contexts come first: being good at them is not the end of the run.
+  // Short contexts come first; a good score on them must not end the run.
   if (options.target <= 0 || position_.index + 1 < phases_.size()) return false;
   return task_->metric() == tasks::Metric::accuracy ? evaluation.total.accuracy() >= options.target
                                                     : evaluation.total.loss() <= options.target;
@@ -230,7 +230,7 @@ void Trainer::save() {
 
 Outcome Trainer::train() {
   const Outcome outcome = train_steps();
-  replicas_.any(false);  // nobody leaves before the last checkpoint is written
+  replicas_.any(false);  // all ranks wait until the last checkpoint is written
   return outcome;
 }
 

@@ -1,7 +1,7 @@
 // The training loop. A step is a pure function of the weights, the optimiser's state and (seed, step), so a resumed run
-// takes the same steps, bit for bit, as one that was never interrupted. The gradients of a step are sums over the parts
-// of its batch, which several processes can share: the step is the same up to rounding for any number of them, and has
-// the same bits if it has the same parts.
+// takes the same steps as an uninterrupted one, bit for bit. A step's gradients are sums over the parts of its batch,
+// which several processes can share: the step is the same up to rounding for any number of processes, and bit for bit
+// if the parts are the same.
 #pragma once
 
 #include <functional>
@@ -17,14 +17,14 @@
 
 namespace ovq::train {
 
-// Of the layers that attend to codewords, once they do.
+// Of the layers that attend to codewords, once their codebooks have started.
 struct CodebookReport {
-  double similarity = 0;  // mean cosine of keys and their nearest codewords, in the step's last forward
-  double unused = 0;      // share of the codewords that no key of the last hundred steps was near to
+  double similarity = 0;  // mean cosine between keys and their nearest codewords, in the step's last forward
+  double unused = 0;      // share of the codewords that had no key in the last hundred steps
 };
 
 struct StepReport {
-  int64_t step = 0;   // steps done, this one included
+  int64_t step = 0;   // steps completed, including this one
   int64_t phase = 0;  // from 0
   int64_t tokens = 0;
   double loss = 0, accuracy = 0, gradient_norm = 0, rate = 0;
@@ -33,27 +33,28 @@ struct StepReport {
   std::optional<CodebookReport> codebooks;
 };
 
-// Who watches and steers; every function may be empty.
+// Callbacks of the caller; each may be empty.
 struct TrainHooks {
   std::function<void(const StepReport&)> on_step;
-  // `keep`: the share of the context that the dictionary of this evaluation kept, if it was chosen for that.
+  // `keep`: the share of the context that this evaluation's dictionary was asked to keep, if any.
   std::function<void(int64_t step, const Evaluation&, std::optional<double> keep)> on_evaluation;
   std::function<void(const std::string&)> warn;
   std::function<bool()> stop;  // true: finish the step, save, return
 };
 
-// The processes that train together; with none of it, one alone.
+// The processes that train together; by default a single one.
 struct DataParallel {
   std::shared_ptr<distributed::ProcessGroup> group;
-  bool shard_optimizer = false;  // each keeps its share of the optimiser's state only
+  bool shard_optimizer = false;  // each process keeps only its share of the optimiser's state
 };
 
 enum class Outcome { finished, target_reached, stopped };
 
 class Trainer {
  public:
-  // From the newest sound checkpoint of the run, or from the start. std::runtime_error if another process trains it.
-  // Of several processes only the first touches the run's directory; the others call no hooks but `stop` and `warn`.
+  // Starts from the newest sound checkpoint of the run, or from the beginning. std::runtime_error if another process
+  // trains it. With several processes only the first touches the run's directory; the others call only the hooks `stop`
+  // and `warn`.
   Trainer(Run run, TrainHooks hooks, const DataParallel& parallel = {});
 
   Outcome train();
@@ -67,12 +68,12 @@ class Trainer {
   const Phase& phase() const { return phases_[position_.index]; }
   OptimizerState load();  // on the first rank
   Outcome train_steps();
-  void enter_phase();  // that of the next step
+  void enter_phase();  // the next step's phase
   StepReport step();
   using Part = std::vector<BatchTensors>;           // rows of every length
   std::vector<Part> own_parts(StepReport& report);  // this rank's parts of the step
   int64_t compute_gradients(const std::vector<Part>& parts, int64_t targets, StepReport& report);
-  bool evaluate_now();  // whether the target is reached
+  bool evaluate_now();  // returns whether the target is reached
   Evaluation evaluate_once(std::optional<double> keep);
   void save();
 
@@ -85,8 +86,8 @@ class Trainer {
   AdamW optimizer_;
   GradientSums gradient_sums_;
   std::vector<Phase> phases_;
-  PhasePosition position_;                        // the phase of the step that was made last
-  std::map<std::string, int64_t> own_centroids_;  // of phases that set none
+  PhasePosition position_;                        // the phase of the last step
+  std::map<std::string, int64_t> own_centroids_;  // for phases that set none
   Progress progress_;
   int64_t saved_step_ = -1;
 };

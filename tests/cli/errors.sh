@@ -38,7 +38,7 @@ for data in "$work/missing" "$work/empty"; do
 done
 
 "$ovq" train "${tiny[@]}" --out "$work/good" >/dev/null || { echo "FAILED: a good run"; failures=$((failures + 1)); }
-expect 1 'holds a run already' "$ovq" train "${tiny[@]}" --out "$work/good"
+expect 1 'already holds a run' "$ovq" train "${tiny[@]}" --out "$work/good"
 expect 2 'at least' "$ovq" eval "$work/good" --lengths 1
 
 for option in --centroids --rows --batch --piece --lengths; do

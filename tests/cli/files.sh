@@ -67,7 +67,7 @@ for flags in 'generate run --prompt-file none --save-state' 'tokenize apply none
   expect 2 '/dev/null is not a regular file' "$ovq" $flags /dev/null
 done
 expect 1 '/test.txt is not a directory' "$ovq" train --task text --task-options '{"train": "none"}' --out test.txt/run
-expect 1 'run holds a run already' "$ovq" train --task text --task-options '{"train": "none"}' --out run
+expect 1 'run already holds a run' "$ovq" train --task text --task-options '{"train": "none"}' --out run
 
 # A place that goes while the work is done: the state is kept.
 mkdir gone temporary

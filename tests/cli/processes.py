@@ -241,7 +241,7 @@ def test_missing_and_wrong(work):
                        env={"RANK": str(rank), "WORLD_SIZE": "2", "MASTER_PORT": os.environ["OVQ_TEST_PORT"]})
                  for rank in (0, 1)]
     (_, first), (_, second) = (finished(process, 1) for process in processes)
-    assert "holds a run already" in first and second.startswith("ovq: rank 0 ended: "), (first, second)
+    assert "already holds a run" in first and second.startswith("ovq: rank 0 ended: "), (first, second)
 
 
 def main():

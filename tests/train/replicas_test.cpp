@@ -80,7 +80,7 @@ TEST(Replicas, OtherWeightsOnARankAreFound) {
       trainer.train();
       ADD_FAILURE() << "not found";
     } catch (const std::runtime_error& error) {
-      EXPECT_STREQ(error.what(), "the weights of rank 1 are not those of rank 0");
+      EXPECT_STREQ(error.what(), "the weights of rank 1 differ from those of rank 0");
     }
   });
   EXPECT_FALSE(find_checkpoint(run.path(), {}));

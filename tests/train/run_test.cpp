@@ -180,7 +180,7 @@ TEST_F(DamagedRun, WithoutAnySoundCheckpoint) {
   EXPECT_EQ(run_.config({}).centroids().at("ovq"), 16);  // of the options
   const size_t lines = run_.metrics().size();
   EXPECT_EQ(error_of<std::runtime_error>([&] { Trainer(run_, {}); }),
-            run_.path().string() + " has only damaged checkpoints; to begin again with step 1, remove " +
+            run_.path().string() + " has only damaged checkpoints; to start again from step 1, remove " +
                 checkpoint_directory(run_.path()).string());
   EXPECT_EQ(run_.metrics().size(), lines);
   std::filesystem::remove_all(checkpoint_directory(run_.path()));
