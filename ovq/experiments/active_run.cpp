@@ -16,7 +16,7 @@
 namespace ovq::experiments {
 namespace {
 
-// The end of a text file, whole lines; nothing before `begin`.
+// The last whole lines of a text file from the offset `begin` on.
 std::vector<std::string> last_lines(const std::filesystem::path& file, std::streamoff begin = 0) {
   constexpr std::streamoff kBytes = 4096;
   std::ifstream in(file, std::ios::ate);
@@ -45,9 +45,9 @@ std::streamoff size_of(const std::filesystem::path& file) {
   return missing ? 0 : static_cast<std::streamoff>(size);
 }
 
-// What the program said last, after which it ended; its log begins at `begin`.
+// Why the child process ended: its last error message. Its output begins at `begin` in the log.
 std::string reason(const std::filesystem::path& log, std::streamoff begin, int status) {
-  constexpr int kSignals = 128;  // above that, a signal ended it, and what it said last has nothing to do with it
+  constexpr int kSignals = 128;  // above that, a signal ended it and the last message is not the reason
   if (status > kSignals)
     return fmt::format("ended by signal {} ({}); see {}", status - kSignals, strsignal(status - kSignals),
                        log.string());
@@ -131,7 +131,7 @@ void ActiveRun::answer_questions() {
   process_ = std::make_unique<ChildProcess>(command, output(planned_.experiment.evaluations.size()), log());
 }
 
-// What two requests both ask for counts once, with groups of targets if one of them wants these.
+// An evaluation that two requests share is stored once, with groups of targets if either asks for them.
 void ActiveRun::read_evaluations(size_t index) {
   std::ifstream in(output(index));
   for (json evaluation : json::parse(in)) {

@@ -1,6 +1,6 @@
-// One run of an experiment under way: trained and then evaluated by processes of its own, one after the other. What was
-// interrupted goes on from its last checkpoint; a run that somebody else trained with the same options in the same
-// directory is only evaluated.
+// A run of an experiment in progress: trained, then evaluated, by one child process after the other. An interrupted run
+// resumes from its last checkpoint. If its directory already holds a finished run with the same options, the run is
+// only evaluated.
 #pragma once
 
 #include <chrono>
@@ -13,27 +13,28 @@
 
 namespace ovq::experiments {
 
-// The program, commit and machine that make the runs.
+// The program, commit and machine that runs are made with.
 struct RunEnvironment {
   std::filesystem::path program;  // `ovq`
   std::string commit;             // its commit
-  json machine;                   // as results have it
-  bool keep_runs = false;         // false: a directory made here is removed once its result is written
+  json machine;                   // in the form that results store
+  bool keep_runs = false;         // false: the directory of a run made here is removed once its result is written
 };
 
 class ActiveRun {
  public:
-  // `search`: what the search found, for the result. std::runtime_error if the directory holds another run.
+  // `search`: the outcome of the search, stored in the result. std::runtime_error if the directory holds another run.
   ActiveRun(PlannedRun planned, RunEnvironment environment, json search);
 
   const PlannedRun& planned() const { return planned_; }
-  // Looks after the processes; true once the result is written. What fails is a std::runtime_error.
+  // Checks on the child process and starts the next one; true once the result is written. Throws std::runtime_error if
+  // the run fails.
   bool advance();
   void stop() { process_->terminate(); }  // does not wait
 
   struct Position {
     int64_t step = 0, steps = 0;
-    size_t evaluations = 0;  // done
+    size_t evaluations = 0;  // completed
     bool training = true;
   };
   Position position() const;
@@ -55,14 +56,14 @@ class ActiveRun {
   json search_;
   train::RunOptions options_;
   bool training_ = true;
-  size_t evaluation_ = 0;   // the one under way
+  size_t evaluation_ = 0;   // the current one
   bool answering_ = false;  // the corpus's questions, after the last evaluation
   std::vector<json> evaluations_;
   json choices_;
   double evaluation_seconds_ = 0;
-  std::chrono::steady_clock::time_point started_;  // the process
-  std::streamoff log_begin_ = 0;                   // of what it says
-  std::unique_ptr<ChildProcess> process_;          // the last member: ends first
+  std::chrono::steady_clock::time_point started_;  // when the child process started
+  std::streamoff log_begin_ = 0;                   // offset of its output in the log
+  std::unique_ptr<ChildProcess> process_;          // the last member, so destroyed first
 };
 
 }  // namespace ovq::experiments

@@ -15,7 +15,7 @@
 namespace ovq::experiments {
 namespace {
 
-constexpr int kCannotStart = 127;  // as shells have it
+constexpr int kCannotStart = 127;  // as in shells
 constexpr int kEnding[] = {SIGINT, SIGTERM};
 
 files::Descriptor open_for_writing(const std::filesystem::path& path, int flags) {
@@ -25,7 +25,7 @@ files::Descriptor open_for_writing(const std::filesystem::path& path, int flags)
   return file;
 }
 
-// This process's variables, those of `over` replaced or added.
+// This process's variables, with those of `over` replaced or added.
 std::vector<std::string> environment_with(const std::map<std::string, std::string>& over) {
   std::vector<std::string> variables;
   for (char** variable = environ; *variable != nullptr; ++variable) {
@@ -59,7 +59,7 @@ ChildProcess::ChildProcess(const ChildOptions& options) {
   CPU_ZERO(&cpus);
   for (const int cpu : options.cpus) CPU_SET(cpu, &cpus);
   const pid_t parent = getpid();
-  // Until the new program starts, a signal would go to a copy of this one's handler and be lost.
+  // Until the new program starts, a signal would run a copy of this process's handler and be lost.
   sigset_t signals, before;
   sigemptyset(&signals);
   for (const int number : kEnding) sigaddset(&signals, number);
@@ -72,13 +72,13 @@ ChildProcess::ChildProcess(const ChildOptions& options) {
     if (id_ < 0) files::fail_errno("ChildProcess", "start", options.command.front());
     return;
   }
-  // In the child: only what is safe after fork.
+  // In the child only async-signal-safe calls are allowed.
   for (const int number : kEnding) {
     if (std::signal(number, SIG_DFL) == SIG_IGN) std::signal(number, SIG_IGN);
   }
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
   prctl(PR_SET_PDEATHSIG, SIGTERM);
-  if (getppid() != parent) _exit(kCannotStart);  // it died before that
+  if (getppid() != parent) _exit(kCannotStart);  // the parent died before prctl
   if (out) dup2(out.number(), STDOUT_FILENO);
   if (err) dup2(err.number(), STDERR_FILENO);
   if (!options.cpus.empty()) sched_setaffinity(0, sizeof(cpus), &cpus);

@@ -19,10 +19,10 @@ namespace fs = std::filesystem;
 namespace {
 
 constexpr const char* kTokenizer = "tokenizer.model";
-constexpr const char* kSource = "corpus.json";    // what it was made of
-constexpr const char* kSources = "sources.json";  // where that is from, if whoever brought it says so
+constexpr const char* kSource = "corpus.json";    // tokenizer options and source folder
+constexpr const char* kSources = "sources.json";  // where the text is from, if the source folder says so
 
-// A part of the data: its folder, and the option of the task that names its tokens.
+// A part of the data: its folder and the task option that names its token file.
 struct Part {
   const char* folder;
   const char* option;
@@ -56,13 +56,13 @@ json Corpus::task_options() const {
 
 void Corpus::check_source(const fs::path& data) const {
   std::ifstream in(directory / kSource);
-  if (!in) return;  // not made yet, or by a version that did not say
+  if (!in) return;  // not made yet, or by a version that did not store this
   const json source = json::parse(in, nullptr, /*allow_exceptions=*/false);
   check_data(source.is_object(), "corpus", (directory / kSource).string(), " is not valid JSON");
   const auto compare = [&](const char* name, const json& wanted) {
     const json found = source.value(name, json());
     check_data(found == wanted, "corpus", directory.string(), " has ", name, " ", found.dump(), "; ", wanted.dump(),
-               " is asked for. Remove the directory to make another");
+               " was requested; remove the directory to make the corpus again");
   };
   compare("made_with", fields_to_json(tokenizer));
   if (!data.empty()) compare("data", fs::weakly_canonical(data));

@@ -6,7 +6,7 @@
 namespace ovq::experiments {
 namespace {
 
-// Of one core with everything around the products.
+// Of one core, including all work around the matrix products.
 constexpr double kTrainingFlopsPerSecond = 5e10;
 constexpr double kEvaluationFlopsPerSecond = 5e10;
 
@@ -29,7 +29,7 @@ double training_flops(const train::RunOptions& options, const models::ModelConfi
   return flops;
 }
 
-// What is asked of one length: the model with each of the dictionaries.
+// The models to evaluate at one length, one for each dictionary.
 std::vector<models::ModelConfig> variants(const EvaluationRequest& request, const models::ModelConfig& config,
                                           int64_t length, int64_t row) {
   std::vector<models::ModelConfig> all;

@@ -7,7 +7,7 @@ namespace ovq::experiments {
 
 struct RunEstimate {
   double training = 0, evaluation = 0;  // seconds of one core
-  int64_t tokens = 0;                   // trained
+  int64_t tokens = 0;                   // in training
 
   double total() const { return training + evaluation; }
 };

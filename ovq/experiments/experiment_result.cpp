@@ -92,7 +92,7 @@ std::vector<json> codebook_curve(const std::vector<json>& metrics) {
     all.push_back(line["codebooks"]);
     all.back()["step"] = line.at("step");
   }
-  // Counted from the end, so that the last step is there.
+  // Counted from the end so that the last step is included.
   const size_t stride = 1 + all.size() / kPoints;
   std::vector<json> some;
   for (size_t i = all.empty() ? 0 : (all.size() - 1) % stride; i < all.size(); i += stride) some.push_back(all[i]);

@@ -1,5 +1,6 @@
-// The outcome of one finished run of an experiment, a small file of its own: results/<set>/<group>/<name>-<seed>.json.
-// It says all that is needed to make the run again, and where and how it was made.
+// The outcome of one finished run of an experiment, in a small file of its own:
+// results/<set>/<group>/<name>-<seed>.json. It holds all that is needed to repeat the run, and where and how the run
+// was made.
 #pragma once
 
 #include <filesystem>
@@ -15,41 +16,41 @@ namespace ovq::experiments {
 struct ExperimentResult {
   std::string group, name, shows;
   std::vector<int64_t> claims;
-  train::RunOptions options;                // the seed among them
-  std::vector<EvaluationRequest> requests;  // what was to be evaluated
-  json search;                              // what the search for the learning rate found; null: there was none
-  std::string commit;                       // of the program that trained; empty: the run was found, not made
+  train::RunOptions options;                // including the seed
+  std::vector<EvaluationRequest> requests;  // the requested evaluations
+  json search;                              // the outcome of the search for the learning rate; null: no search
+  std::string commit;                       // of the program that trained; empty: the run already existed
   std::string evaluated_by;                 // commit of the program that evaluated
   json machine;
-  json corpus;  // what it was trained on (Corpus::described); null: no text
+  json corpus;  // the training text (Corpus::described); null: no text
   train::TrainingCost training;
   double evaluation_seconds = 0;
-  std::string metric;             // "accuracy" or "loss": what counts in `evaluations`
-  std::vector<json> codebooks;    // [{"step", "similarity", "unused"}, ...] in training; empty: it has none
+  std::string metric;             // "accuracy" or "loss": the metric of `evaluations`
+  std::vector<json> codebooks;    // [{"step", "similarity", "unused"}, ...] in training; empty: no codebooks
   std::vector<json> evaluations;  // as `ovq eval --json` prints them
-  json choices;                   // what it answered to the corpus's questions, as `ovq eval --benchmark`; null: none
+  json choices;  // its answers to the corpus's questions, as printed by `ovq eval --benchmark`; null: none
 
   std::string id() const { return group + "/" + name; }
   int64_t answered() const { return choices.is_null() ? 0 : choices.value("questions", int64_t{0}); }
 };
 
 json to_json(const ExperimentResult& result);
-// The same as the text of a file: a line for each field, and for each evaluation.
+// The text of the file: a line for each field, and for each evaluation.
 std::string to_file_text(const ExperimentResult& result);
-// What is wrong with the file is a DataError that names it.
+// An invalid file is a DataError that names it.
 ExperimentResult read_result(const std::filesystem::path& file);
 
-// What training's metrics say of codebooks, at some of the steps, as results have it.
+// The codebook metrics of training at some of the steps, as stored in results.
 std::vector<json> codebook_curve(const std::vector<json>& metrics);
 
-// Whether it answers what the experiment asks with these options.
+// Whether the result holds what the experiment asks for with these options.
 bool answers(const ExperimentResult& result, const train::RunOptions& options,
              const std::vector<EvaluationRequest>& requests);
 
-// Where two runs of the same experiment found something else, a line for each number; speeds are not compared.
+// The differences between two runs of the same experiment, a line for each number; speeds are not compared.
 std::vector<std::string> differences(const ExperimentResult& before, const ExperimentResult& now);
 
-// The names of options in which two runs differ, for messages; empty: none.
+// The names of the options in which two runs differ, for messages; empty: none.
 std::string differing_options(const train::RunOptions& a, const train::RunOptions& b);
 
 }  // namespace ovq::experiments

@@ -15,7 +15,7 @@ bool is_positive(double value) { return value > 0; }
 bool is_share(double value) { return value > 0 && value <= 1; }
 bool is_natural(double value) { return value >= 0; }
 
-// A list of numbers, if it is there.
+// Reads a list of numbers if it is there.
 template <class T>
 void read_list(FieldReader& reader, const char* name, std::vector<T>& values, bool (*allowed)(double),
                const char* expected) {
@@ -36,7 +36,7 @@ const json* find_array(FieldReader& reader, const char* name, const char* expect
   return list;
 }
 
-// Names are those of files and directories.
+// Reads a name, which must be valid for files and directories.
 std::string read_name(FieldReader& reader) {
   constexpr const char* kLetters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789.-_";
   std::string name;
@@ -56,11 +56,11 @@ EvaluationRequest request_from_json(const json& object, const FieldPlace& place)
   reader("groups", request.groups, "");
   reader.finish();
   if (!request.keep.empty() && !request.centroids.empty())
-    reader.fail("centroids", request.centroids, "left out where keep is given: it is another evaluation");
+    reader.fail("centroids", request.centroids, "absent where keep is given; use two evaluations");
   return request;
 }
 
-// What a group and its experiments both have.
+// Reads the fields that groups and experiments share.
 void read_common(FieldReader& reader, const std::string& op, const std::string& path, Experiment& experiment) {
   reader("shows", experiment.shows, "");
   read_list(reader, "claims", experiment.claims, is_positive, "numbers of claims");
@@ -91,7 +91,7 @@ RateSearch search_from_json(const json& object, const FieldPlace& place) {
   return search;
 }
 
-// A model without dictionaries is tested once at every length.
+// A model without dictionaries is evaluated once at every length.
 void drop_dictionary_sizes(std::vector<EvaluationRequest>& requests) {
   std::vector<EvaluationRequest> distinct;
   for (EvaluationRequest request : requests) {
@@ -102,13 +102,13 @@ void drop_dictionary_sizes(std::vector<EvaluationRequest>& requests) {
   requests = distinct;
 }
 
-// All that can be known before a run begins.
+// Checks everything that is known before a run begins.
 void check_experiment(Experiment& experiment) {
   check(!experiment.seeds.empty(), "experiment", "seeds are missing; must be a list of integers of at least 0");
   check(!experiment.evaluations.empty(), "experiment", "evaluations are missing; must be a list of evaluations");
   for (const char* name : {"seed", "init_from", "target"}) {
     check(!experiment.options.contains(name), "experiment", "options.", name,
-          " is given; an experiment trains from its seeds, for all its steps");
+          " is given; leave it out: an experiment trains from its own seeds, for all its steps");
   }
   const train::RunOptions options = experiment.run_options(experiment.seeds.front());
   check(!experiment.corpus || options.task == "text", "experiment", "task is ", options.task,
@@ -120,14 +120,14 @@ void check_experiment(Experiment& experiment) {
   if (!experiment.search) return;
   experiment.search_options(experiment.search->seeds.front(), experiment.search->learning_rates.front());
   for (const char* name : {"seed", "learning_rate"}) {
-    check(!experiment.search->options.contains(name), "experiment", "search.options.", name,
-          " is given; it has a list of its own");
+    check(!experiment.search->options.contains(name), "experiment", "search.options.", name, " is given; use search.",
+          name, "s");
   }
   check(!experiment.options.contains("learning_rate"), "experiment",
-        "options.learning_rate is given; the group's search is to find it");
+        "options.learning_rate is given; leave it out, the group's search finds it");
   for (const uint64_t seed : experiment.search->seeds) {
     check(std::find(experiment.seeds.begin(), experiment.seeds.end(), seed) == experiment.seeds.end(), "experiment",
-          "seed ", seed, " is used for the search and reported; must be one or the other");
+          "seed ", seed, " is used both for the search and for reported runs; use different seeds");
   }
 }
 

@@ -1,4 +1,4 @@
-// Experiments as data. A file experiments/<set>.json lists groups of rivals, which are trained and tested alike:
+// Experiments as data. A file experiments/<set>.json lists groups of experiments that are trained and tested alike:
 //
 //   {"groups": [{"name": "small", "shows": "recall under compression", "claims": [1, 2], "seeds": [10, 11, 12],
 //                "options": {"task": "recall", "scale": "small"},
@@ -7,11 +7,11 @@
 //                "experiments": [{"name": "sw-ovq", "options": {"model": "sw-ovq"}},
 //                                {"name": "sw-nope", "options": {"model": "sw-nope"}}]}]}
 //
-// `options` are those of `ovq train` as run.json names them; an experiment's are merged over its group's, and its
-// `shows`, `claims`, `seeds` and `evaluations` stand in for them. The search belongs to the group alone: every rival
-// gets the same; its own `options`, such as fewer steps, stand over those of the experiments, its `evaluations` in
-// their place, and `extend` says how many rates may be added beyond an edge. A set of the task `text` has a `corpus`
-// beside its groups.
+// `options` are those of `ovq train` as run.json names them. An experiment's options are merged over its group's; its
+// `shows`, `claims`, `seeds` and `evaluations` replace the group's. Only a group has a search, so that all its
+// experiments get the same one. The search's own `options`, such as fewer steps, are merged over those of the
+// experiments; its `evaluations` replace theirs; `extend` is the number of rates that may be added beyond an edge. A
+// set with the task `text` has a `corpus` beside its groups.
 #pragma once
 
 #include <cstdint>
@@ -27,52 +27,52 @@ namespace ovq::experiments {
 
 using nlohmann::json;
 
-// One call of `ovq eval`.
+// One invocation of `ovq eval`.
 struct EvaluationRequest {
-  std::vector<int64_t> lengths;    // empty: what the task's scale is tested on
+  std::vector<int64_t> lengths;    // empty: the lengths that the task's scale is tested at
   std::vector<double> keep;        // shares of the context that dictionaries keep, or
-  std::vector<int64_t> centroids;  // their sizes; neither: that of training
+  std::vector<int64_t> centroids;  // their sizes; neither: the size in training
   int64_t rows = 32;
-  bool groups = false;  // also what was found for each group of targets, such as bins of positions
+  bool groups = false;  // also store results for each group of targets, such as bins of positions
 
   bool operator==(const EvaluationRequest&) const = default;
 };
 
-// Every rate is trained with every seed; the one with the best mean metric is used for the seeds that are reported.
+// Every rate is trained with every seed. The reported seeds use the rate with the best mean metric.
 struct RateSearch {
   std::vector<double> learning_rates;
-  std::vector<uint64_t> seeds;                 // none of those reported
-  json options = json::object();               // over the experiment's
-  int64_t extend = 0;                          // rates that may still be added where the best lies at an edge
+  std::vector<uint64_t> seeds;                 // must differ from the reported seeds
+  json options = json::object();               // merged over the experiment's
+  int64_t extend = 0;                          // rates that may still be added while the best lies at an edge
   std::vector<EvaluationRequest> evaluations;  // empty: the experiment's
 };
 
 struct Experiment {
   std::string group, name, shows;
-  std::vector<int64_t> claims;                 // of the paper, by number
+  std::vector<int64_t> claims;                 // numbers of the paper's claims
   json options = json::object();               // of `ovq train`, without the seed
-  std::vector<EvaluationRequest> evaluations;  // a model without dictionaries is not asked for their sizes
+  std::vector<EvaluationRequest> evaluations;  // without dictionary sizes if the model has no dictionary
   std::vector<uint64_t> seeds;
   std::optional<RateSearch> search;
-  std::optional<Corpus> corpus;  // of the set; need not be there before the runs are made
+  std::optional<Corpus> corpus;  // of the set; may be missing until the runs are made
 
   std::string id() const { return group + "/" + name; }
-  // Resolved; with a learning rate other than that of `options` if one is given.
+  // The resolved options, with `learning_rate` instead of the one in `options` if given.
   train::RunOptions run_options(uint64_t seed, std::optional<double> learning_rate = std::nullopt) const;
-  // The same for a run of the search.
+  // The options of a run of the search.
   train::RunOptions search_options(uint64_t seed, double learning_rate) const;
-  // Of the task with these options; for its sizes, since a corpus may be missing.
+  // The task with these options, used only for its sizes: the corpus may be missing.
   std::unique_ptr<tasks::Task> task_for_sizes(const train::RunOptions& options) const;
   models::ModelConfig model_config(const train::RunOptions& options) const;
 };
 
 struct ExperimentSet {
-  std::string name;  // that of the file
+  std::string name;  // of the file
   std::optional<Corpus> corpus;
   std::vector<Experiment> experiments;
 };
 
-// What is wrong with the file is a DataError that names it, the experiment and the field.
+// An error in the file is a DataError that names it, the experiment and the field.
 ExperimentSet read_experiment_set(const std::filesystem::path& file);
 
 std::vector<EvaluationRequest> requests_from_json(const json& list, const std::string& op, const std::string& path);

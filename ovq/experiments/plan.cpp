@@ -41,7 +41,7 @@ PlannedRun planned_run(const Experiment& experiment, uint64_t seed, std::optiona
   return run;
 }
 
-// The rates that were added when its runs were made, as their results show.
+// Adds the rates by which the search has been extended so far, as its results show.
 void extend_by_results(Experiment& experiment, const Places& places) {
   RateSearch& search = *experiment.search;
   while (search.extend > 0) {
@@ -82,14 +82,14 @@ void add_group(std::vector<PlannedRun>& runs, std::vector<Experiment> group, con
   }
 }
 
-// Whether its rate is one of the search's; which rates were added, the result itself may know.
+// Whether the result's rate belongs to the search. Rates added later are listed only in the result.
 bool was_tried(const RateSearch& search, const ExperimentResult& result) {
   const double rate = result.options.learning_rate;
   const auto is_it = [&](const json& tried) { return tried.at("learning_rate") == rate; };
   return contains(search.learning_rates, rate) || std::any_of(result.search.begin(), result.search.end(), is_it);
 }
 
-// A search whose experiments are all done is not made again.
+// A search is skipped if all its experiments are done.
 void drop_needless_searches(std::vector<PlannedRun>& runs) {
   std::set<std::string> open;
   for (const PlannedRun& run : runs) {
@@ -103,7 +103,7 @@ void drop_needless_searches(std::vector<PlannedRun>& runs) {
 std::optional<ExperimentResult> PlannedRun::finished() const {
   if (!std::filesystem::exists(result)) return std::nullopt;
   ExperimentResult found = read_result(result);
-  // Before the search has ended, any of its rates will do.
+  // Until the search has ended, any of its rates is accepted.
   const bool any_rate = !has_rate() && was_tried(*experiment.search, found);
   const train::RunOptions wanted = any_rate ? experiment.run_options(seed, found.options.learning_rate) : options();
   if (!answers(found, wanted, experiment.evaluations)) return std::nullopt;
@@ -182,7 +182,7 @@ std::optional<double> next_rate(const RateSearch& search, const std::vector<Expe
   const double best = choose_rate(tuning).learning_rate;
   if (best != rates.front() && best != rates.back()) return std::nullopt;
   const double neighbour = best == rates.front() ? rates[1] : rates[rates.size() - 2];
-  return std::stod(fmt::format("{:.6g}", best * best / neighbour));  // a name of few digits
+  return std::stod(fmt::format("{:.6g}", best * best / neighbour));  // rounded for a short name
 }
 
 }  // namespace ovq::experiments

@@ -1,5 +1,4 @@
-// The runs that experiments ask for: every experiment with every seed, and before them those of the search for its
-// learning rate.
+// The runs that experiments need: every experiment with every seed, preceded by the search for its learning rate.
 #pragma once
 
 #include <filesystem>
@@ -12,11 +11,11 @@
 
 namespace ovq::experiments {
 
-// Which experiments of a set; everything where nothing is said.
+// Which experiments of a set; by default all.
 struct Selection {
-  std::vector<int64_t> claims;     // that show one of these
+  std::vector<int64_t> claims;     // experiments that support one of these claims
   std::vector<std::string> names;  // groups, experiments, or "group/experiment"
-  int64_t seeds = 0;               // the first so many; 0: all
+  int64_t seeds = 0;               // only the first seeds; 0: all
 };
 
 struct Places {
@@ -28,7 +27,7 @@ struct PlannedRun {
   Experiment experiment;
   uint64_t seed = 0;
   bool tuning = false;                  // part of the search
-  std::optional<double> learning_rate;  // of tuning; of others once the search has ended
+  std::optional<double> learning_rate;  // of a search run; of others once the search has ended
   std::string label;                    // <group>/<name>-<seed>, or <group>/search/<name>-rate-<rate>-<seed>
   std::filesystem::path directory;      // of the run
   std::filesystem::path result;         // the file
@@ -39,30 +38,30 @@ struct PlannedRun {
   train::RunOptions options() const {
     return tuning ? experiment.search_options(seed, *learning_rate) : experiment.run_options(seed, learning_rate);
   }
-  // The result file if it is there and answers what is asked.
+  // The result, if its file exists and answers the experiment's requests.
   std::optional<ExperimentResult> finished() const;
 };
 
-// A run of the experiment's search.
+// A run of the experiment's search for its learning rate.
 PlannedRun planned_search_run(const Experiment& experiment, uint64_t seed, double learning_rate, const Places& places);
 
-// In the order of the groups; in a group all experiments with the first seed, then with the second: whoever stops early
-// has something to compare. Names and claims that nothing has are a std::invalid_argument.
+// In the order of the groups. Within a group all experiments run with the first seed, then with the second, so that an
+// early stop leaves comparable results. Unknown names and claims are a std::invalid_argument.
 std::vector<PlannedRun> plan_runs(const ExperimentSet& set, const Selection& selection, const Places& places);
 
-// Groups, experiments and claims of a set, for those who choose among them.
+// Groups, experiments and claims of a set, for completion and error messages.
 std::vector<std::string> selectable_names(const ExperimentSet& set);
 
-// The best of the rates by what their runs found: highest mean accuracy or lowest mean loss over all evaluations and
-// seeds; of equals the one with the lower loss, then the lower rate.
+// The best rate by the results of its runs: highest mean accuracy or lowest mean loss over all evaluations and seeds.
+// Ties go to the lower loss, then to the lower rate.
 struct RateChoice {
   double learning_rate = 0;
   json record;  // [{"learning_rate", "score", "loss", "runs"}, ...], for the result
 };
 RateChoice choose_rate(const std::vector<ExperimentResult>& tuning);
 
-// Where the best rate lies at an edge of those that were tried: the next one beyond it, best^2 / neighbour. None if the
-// search may not be extended.
+// The next rate to try if the best one lies at an edge of those tried: best^2 / neighbour. None if the search may not
+// be extended.
 std::optional<double> next_rate(const RateSearch& search, const std::vector<ExperimentResult>& tuning);
 
 }  // namespace ovq::experiments

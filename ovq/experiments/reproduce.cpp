@@ -21,7 +21,7 @@ double seconds_since(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
-// Steps of a run that was begun; 0: none was.
+// The steps that an earlier, interrupted run has completed; 0 if there is none.
 int64_t steps_before(const PlannedRun& run) {
   if (!std::filesystem::exists(run.directory / "run.json")) return 0;
   return train::training_cost(train::Run::open(run.directory).metrics()).steps;
@@ -59,7 +59,7 @@ double Reproduction::work_done(const Job& job) const {
 }
 
 double Reproduction::correction() const {
-  constexpr double kEnough = 20;  // seconds of work after which the estimate is compared with the clock
+  constexpr double kEnough = 20;  // seconds of work before the estimate is corrected by the clock
   double real = real_seconds_, estimated = estimated_seconds_;
   for (const Job& job : jobs_) {
     if (!job.active) continue;
@@ -109,7 +109,7 @@ std::vector<const Reproduction::Job*> Reproduction::search_of(const Job& job) co
   return search;
 }
 
-// What has no learning rate waits for the search to end, well or not.
+// A run without a learning rate waits until its search has ended, successfully or not.
 bool Reproduction::may_start(const Job& job) const {
   if (job.state != State::waiting) return false;
   if (job.planned.has_rate()) return true;
@@ -121,14 +121,15 @@ bool Reproduction::may_start(const Job& job) const {
 std::vector<ExperimentResult> Reproduction::results_of_search(const Job& job) const {
   std::vector<ExperimentResult> results;
   for (const Job* run : search_of(job)) {
-    if (run->state == State::failed) throw std::runtime_error("a run of its search failed: " + run->planned.label);
+    if (run->state == State::failed)
+      throw std::runtime_error("a run of its learning-rate search failed: " + run->planned.label);
     if (!run->diverged) results.push_back(read_result(run->planned.result));
   }
   return results;
 }
 
-// A search that has ended with its best rate at an edge goes on beyond it: its new runs come before the job at `index`.
-// How many there are; if that cannot be told, nothing has changed.
+// If a search has ended with its best rate at an edge, inserts the runs of the next rate before the job at `index`.
+// Returns how many. Nothing changes if it throws.
 size_t Reproduction::extend_search_of(size_t index) {
   const PlannedRun waiting = jobs_[index].planned;
   if (waiting.has_rate() || waiting.experiment.search->extend == 0 || !may_start(jobs_[index])) return 0;
@@ -154,7 +155,7 @@ size_t Reproduction::extend_search_of(size_t index) {
   return added.size();
 }
 
-// Reads the results of searches, so only after a change.
+// Reads the results of searches, so it only runs after a change.
 void Reproduction::extend_searches(const ReproduceHooks& hooks) {
   if (!std::exchange(changed_, false)) return;
   for (size_t i = 0; i < jobs_.size(); ++i) {
@@ -168,7 +169,7 @@ void Reproduction::extend_searches(const ReproduceHooks& hooks) {
   }
 }
 
-// All seeds of an experiment have the rate that its search has chosen: results with another one are made again.
+// All seeds of an experiment use the rate that its search chose; repeats runs with another rate.
 void Reproduction::repeat_others(const PlannedRun& chosen) {
   for (Job& job : jobs_) {
     const bool same = job.planned.set == chosen.set && job.planned.experiment.id() == chosen.experiment.id();
@@ -189,7 +190,7 @@ void Reproduction::start(Job& job) {
     for (const Job* other : search_of(job)) {
       if (other->diverged) diverged.push_back({{"learning_rate", *other->planned.learning_rate}, {"diverged", true}});
     }
-    if (tuning.empty()) throw std::runtime_error("all runs of its search diverged");
+    if (tuning.empty()) throw std::runtime_error("all runs of its learning-rate search diverged");
     const RateChoice choice = choose_rate(tuning);
     job.planned.learning_rate = choice.learning_rate;
     repeat_others(job.planned);
@@ -228,10 +229,10 @@ void Reproduction::advance(Job& job, const ReproduceHooks& hooks) {
   } catch (const DivergedError& error) {
     fail(job, error.what(), hooks);
     job.diverged = true;
-    if (job.planned.tuning) job.state = State::done;  // a rate that is not to be chosen
+    if (job.planned.tuning) job.state = State::done;  // the rate cannot be chosen
     return;
   } catch (const std::exception& error) {
-    if (hooks.stop && hooks.stop()) return;  // the same Ctrl-C has ended its process
+    if (hooks.stop && hooks.stop()) return;  // Ctrl-C also ended the child process
     fail(job, error.what(), hooks);
     return;
   }

@@ -1,5 +1,5 @@
-// `ovq reproduce`: makes the runs of a plan, several at a time, each by processes of one thread. What has a result is
-// not made again; a run that fails is reported, and the others go on.
+// `ovq reproduce`: makes the runs of a plan, several in parallel, each in single-threaded processes. Runs that have a
+// result are skipped. A run that fails is reported, and the others continue.
 #pragma once
 
 #include <functional>
@@ -23,12 +23,12 @@ struct ReproduceProgress {
   double seconds_left = 0;
 };
 
-// Who watches and steers; every function may be empty.
+// Callbacks of the caller; each may be empty.
 struct ReproduceHooks {
   std::function<void(const ReproduceProgress&)> on_progress;  // about once a second
   std::function<void(const PlannedRun&, const ExperimentResult&)> on_result;
   std::function<void(const PlannedRun&, const std::string& reason)> on_failure;
-  std::function<bool()> stop;  // true: end the processes, which save what they have, and return
+  std::function<bool()> stop;  // true: end the child processes, which save their progress, and return
 };
 
 enum class ReproduceOutcome { finished, some_failed, stopped };
@@ -39,9 +39,9 @@ class Reproduction {
 
   size_t runs() const { return jobs_.size(); }
   size_t done() const { return count(State::done); }
-  // Until all is done, `parallel` runs at a time.
+  // Estimated time until all is done, with `parallel` runs at a time.
   double seconds_left(int parallel) const;
-  // A line for each run: what is done, what was begun, and how long it takes.
+  // A line for each run: whether it is done or begun, and how long it takes.
   std::string plan_table() const;
 
   ReproduceOutcome run(int parallel, const ReproduceHooks& hooks);
@@ -54,14 +54,14 @@ class Reproduction {
     State state = State::waiting;
     std::unique_ptr<ActiveRun> active;
     std::chrono::steady_clock::time_point began;
-    bool diverged = false;      // there is no result
-    double seconds_before = 0;  // estimated seconds of work that were done when it began
+    bool diverged = false;      // ended without a result
+    double seconds_before = 0;  // estimated seconds of work already done when it started
   };
 
   static Job make_job(PlannedRun planned);
   size_t count(State state) const;
   double work_done(const Job& job) const;  // in estimated seconds
-  double correction() const;               // real seconds for each estimated one, in the runs made so far
+  double correction() const;               // real per estimated second, over the runs made so far
   std::vector<const Job*> search_of(const Job& job) const;
   bool may_start(const Job& job) const;
   std::vector<ExperimentResult> results_of_search(const Job& job) const;
@@ -76,11 +76,11 @@ class Reproduction {
 
   RunEnvironment environment_;
   std::vector<Job> jobs_;
-  bool changed_ = true;                              // a run ended, or one was added, since extend_searches
-  double real_seconds_ = 0, estimated_seconds_ = 0;  // of runs that ended here
+  bool changed_ = true;                              // a run ended or was added since extend_searches
+  double real_seconds_ = 0, estimated_seconds_ = 0;  // of runs that ended in this process
 };
 
-// A finished result made again from its file alone: the run that `ovq reproduce --from` makes, in `runs`.
+// Repeats a finished result from its file alone: the run that `ovq reproduce --from` makes, in `runs`.
 PlannedRun planned_again(const ExperimentResult& result, const std::filesystem::path& runs);
 
 }  // namespace ovq::experiments

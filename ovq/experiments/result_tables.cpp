@@ -14,7 +14,7 @@
 namespace ovq::experiments {
 namespace {
 
-// One line: an experiment with one dictionary, or with those that keep one share, on one kind of test.
+// A row: an experiment with one dictionary, or with the dictionaries that keep one share, on one kind of test.
 struct RowKey {
   std::string experiment, options;
   bool by_keep = false;
@@ -65,13 +65,14 @@ void add_result(std::vector<GroupTable>& tables, const ExperimentResult& result)
   }
 }
 
-// Whether one is compared with the other, of another experiment; what has no dictionary is, with all sizes.
+// Whether to compare rows of two experiments. One without a dictionary is compared with all sizes.
 bool compared(const RowKey& own, const RowKey& against) {
   const bool same_size = own.by_keep == against.by_keep && own.size == against.size;
   return (against.size == 0 || same_size) && own.options == against.options;
 }
 
-// The results without `against`, their evaluations less what it found in the same group with the same seed.
+// The results other than `against`. Each evaluation is reduced by that of `against` in the same group with the same
+// seed.
 std::vector<ExperimentResult> differences_to(const std::string& against, const std::vector<ExperimentResult>& results) {
   std::vector<ExperimentResult> all;
   for (const ExperimentResult& result : results) {
@@ -97,7 +98,7 @@ std::vector<ExperimentResult> differences_to(const std::string& against, const s
   return all;
 }
 
-// Experiments in their order; of each first the shares, largest first, then the sizes.
+// Experiments in their order; for each one first the shares, largest first, then the sizes.
 void sort_rows(GroupTable& table) {
   std::vector<std::string> order;
   for (const Row& row : table.rows) {
@@ -127,7 +128,7 @@ std::string dictionary_text(const RowKey& key) {
   return key.size == 0 ? "" : fmt::format("N {}", key.size);
 }
 
-// What the runs had in common, and how many there were.
+// The steps, tokens and rate that the runs share, their seeds and their time.
 std::string cost_text(const std::string& name, const std::vector<const ExperimentResult*>& runs) {
   double seconds = 0;
   std::vector<std::string> seeds;
@@ -141,7 +142,7 @@ std::string cost_text(const std::string& name, const std::vector<const Experimen
                      duration_text(seconds));
 }
 
-// What turns a loss per token into bits per byte of the text that was tested; nothing if the results do not say.
+// The factor from loss per token to bits per byte of the test text; empty if the results do not store it.
 std::string bits_text(const GroupTable& table) {
   const json corpus = table.runs.begin()->second.front()->corpus;
   const json tested = corpus.is_object() ? corpus.value("valid", json::object()) : json::object();
@@ -215,7 +216,7 @@ std::string to_markdown(const std::vector<ExperimentResult>& results, const std:
   for (GroupTable& table : tables) {
     if (!against.empty()) {
       table.differences = true;
-      table.metric += " less that of " + against;
+      table.metric += " minus that of " + against;
     }
     text += to_markdown(table);
   }

@@ -1,5 +1,5 @@
-// Results over seeds: for every group and metric a table in Markdown, experiments and dictionaries against lengths,
-// with mean ± standard deviation.
+// Results over seeds: for every group and metric a table in Markdown, with experiments and dictionaries as rows,
+// lengths as columns, and mean ± standard deviation as entries.
 #pragma once
 
 #include <filesystem>
@@ -18,13 +18,14 @@ struct Statistic {
 };
 Statistic statistic(const std::vector<double>& values);
 
-// The files of results below a directory, in the order of their names; those of searches are left out.
+// The result files below a directory, sorted by name, without those of searches.
 std::vector<std::filesystem::path> result_files(const std::filesystem::path& directory);
-// What they hold.
+// Reads these files.
 std::vector<ExperimentResult> read_results(const std::filesystem::path& directory);
 
-// Groups and experiments in the order in which they come first; runs of one experiment are one line. With the name of
-// an experiment in `against`, differences to it instead, run by run with the same seed; what it did not do is left out.
+// Groups and experiments in the order of their first result; the runs of one experiment share a row. If `against` names
+// an experiment, shows differences to it instead, between runs with the same seed; evaluations that it lacks are left
+// out.
 std::string to_markdown(const std::vector<ExperimentResult>& results, const std::string& against = "");
 
 }  // namespace ovq::experiments

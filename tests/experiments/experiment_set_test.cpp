@@ -101,9 +101,8 @@ TEST(ExperimentSet, SaysWhatIsWrongWithAFile) {
               group["evaluations"][0]["keep"] = {0.2, 0};
             }),
             "groups[0].evaluations[0].keep is [0.2,0]; must be a list of numbers above 0 and at most 1");
-  EXPECT_EQ(
-      error([](json& group) { group["evaluations"][0]["centroids"] = {4}; }),
-      "groups[0].evaluations[0].centroids is [4]; must be left out where keep is given: it is another evaluation");
+  EXPECT_EQ(error([](json& group) { group["evaluations"][0]["centroids"] = {4}; }),
+            "groups[0].evaluations[0].centroids is [4]; must be absent where keep is given; use two evaluations");
   EXPECT_EQ(error([](json& group) { group["seeds"] = json::array(); }),
             "groups[0].seeds is []; must be a list of integers of at least 0");
   EXPECT_EQ(error([](json& group) { group["seeds"] = {-1}; }),
@@ -131,12 +130,12 @@ TEST(ExperimentSet, SaysWhatIsWrongWithAFile) {
   EXPECT_EQ(error([&](json& group) {
               group["search"] = {{"learning_rates", rates}, {"seeds", {0, 3}}};
             }),
-            "pair/sw-ovq: [experiment] seed 3 is used for the search and reported; must be one or the other");
+            "pair/sw-ovq: [experiment] seed 3 is used both for the search and for reported runs; use different seeds");
   EXPECT_EQ(error([&](json& group) {
               group["search"] = {{"learning_rates", rates}, {"seeds", {0}}};
               group["options"]["learning_rate"] = 1e-3;
             }),
-            "pair/sw-ovq: [experiment] options.learning_rate is given; the group's search is to find it");
+            "pair/sw-ovq: [experiment] options.learning_rate is given; leave it out, the group's search finds it");
 }
 
 TEST(ExperimentSet, SaysWhatIsNoSet) {

@@ -145,9 +145,9 @@ expect 0 'every number equal' "$ovq" reproduce --from results/books/text/sw-ovq-
 expect 0 '1 runs, 1 of them done' "$ovq" reproduce books
 # Another text, or another tokenizer, is not passed off as the one that is there.
 sed -i 's/"vocab": 300/"vocab": 301/' experiments/books.json
-expect 1 'is asked for. Remove the directory' "$ovq" reproduce books --data books
+expect 1 'was requested; remove the directory' "$ovq" reproduce books --data books
 sed -i 's/"vocab": 301/"vocab": 300/; s/"seeds": .3./"seeds": [4]/' experiments/books.json
-expect 1 'is asked for. Remove the directory' "$ovq" reproduce books --data books/train
+expect 1 'was requested; remove the directory' "$ovq" reproduce books --data books/train
 
 ((failures == 0)) && echo "all as expected"
 exit $((failures > 0))

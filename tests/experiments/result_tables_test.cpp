@@ -115,7 +115,7 @@ TEST(Results, DifferencesAreTakenSeedBySeed) {
                         "sw-ovq"),
             "### pair: two runs\n"
             "\n"
-            "| accuracy less that of sw-ovq | dictionary | 16 | state |\n"
+            "| accuracy minus that of sw-ovq | dictionary | 16 | state |\n"
             "|---|---|---|---|\n"
             "| another | keep 0.2 | +0.125 ± 0.530 | 1.5 kB |\n"
             "\n"
