@@ -9,7 +9,7 @@ using at::Tensor;
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-// Messages of one call are told apart from others by its number: in backward, calls may come in any order.
+// The call's number distinguishes the messages of several calls: backward may run them in any order.
 struct ContextParallel::Link : torch::CustomClassHolder {
   std::shared_ptr<ProcessGroup> group;
   int64_t calls = 0, bytes = 0;
@@ -42,15 +42,15 @@ int64_t kept_tag(AutogradContext* context) {
   return Link::tag(context->saved_data["call"].toInt(), Link::Message::gradient);
 }
 
-// Tensors one after the other, in one message.
+// Concatenates tensors for a single message.
 Tensor packed(const variable_list& tensors) {
   std::vector<Tensor> flat;
   for (const Tensor& tensor : tensors) flat.push_back(tensor.reshape(-1));
   return at::cat(flat);
 }
 
-// The tensors of a state that came from the rank before; their gradients go back to it. `anchor` requires gradients, so
-// that they do.
+// Marks the tensors of a state received from the previous rank; their gradients are sent back to it. `anchor` requires
+// gradients so that backward reaches this function.
 struct ReceivedState : torch::autograd::Function<ReceivedState> {
   static variable_list forward(AutogradContext* context, at::TensorList tensors, const Tensor& /*anchor*/,
                                const LinkPointer& link, int64_t call) {
@@ -65,7 +65,7 @@ struct ReceivedState : torch::autograd::Function<ReceivedState> {
   }
 };
 
-// o as it is. Backward waits for the gradients of the state that was handed on.
+// Returns o unchanged. Backward waits for the gradients of the state that was sent.
 struct SentState : torch::autograd::Function<SentState> {
   static Tensor forward(AutogradContext* context, const Tensor& o, at::TensorList tensors, const LinkPointer& link,
                         int64_t call) {

@@ -1,10 +1,10 @@
-// Context parallelism for OVQ-attention, a prototype: rank r owns piece r of every sequence, reads it with the state
-// that rank r - 1 hands on, and hands its own on to rank r + 1. Backward runs the other way and hands on the gradient
-// of the state. What a layer sends is its state, whatever the length of the piece.
+// Context parallelism for OVQ-attention, a prototype. Rank r owns piece r of every sequence: it receives the state from
+// rank r - 1, processes its piece and sends its state to rank r + 1. Backward sends the gradient of the state the other
+// way. The message size is that of the state, whatever the length of the piece.
 //
-// It is an op among others: the backward of a loss on every rank gives each the gradients of its own piece, and what
-// the ranks share, such as weights, has the sum over ranks as its gradient. A model of several layers, or of several
-// micro-batches, is a pipeline without further ado: a rank begins a layer when the rank before has ended that layer.
+// It composes like any op: backward of a loss on every rank gives each rank the gradients of its own piece. Parameters
+// that the ranks share, such as weights, get the sum over ranks. A model with several layers or micro-batches forms a
+// pipeline: a rank starts a layer when the previous rank has finished it.
 #pragma once
 
 #include <memory>
@@ -22,17 +22,17 @@ class ContextParallel {
   ContextParallel& operator=(const ContextParallel&) = delete;
   ~ContextParallel();
 
-  // As ops::ovq_attention on the whole sequence, of which q, k and v [B, T of this rank, heads, dim] are this rank's
-  // piece. All ranks call it in the same order. For float32 on the CPU.
+  // As ops::ovq_attention on the whole sequence, where q, k and v [B, T of this rank, heads, dim] hold this rank's
+  // piece. All ranks must make the same calls in the same order. Only for float32 on the CPU.
   at::Tensor ovq_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const at::Tensor& beta,
                            const kernels::OvqOptions& options);
 
-  // After backward: until all that was sent has arrived.
+  // Call after backward: waits until all messages have arrived.
   void finish();
 
   int64_t bytes_sent() const;  // so far, by this rank
 
-  struct Link;  // what the ops' backwards use
+  struct Link;  // shared with the backward functions
 
  private:
   c10::intrusive_ptr<Link> link_;

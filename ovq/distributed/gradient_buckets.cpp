@@ -71,7 +71,7 @@ void GradientBuckets::send_ready(bool all) {
   while (sent_ < buckets_.size() && (all || buckets_[sent_].missing == 0)) send(buckets_[sent_++]);
 }
 
-// The parameters' gradients become parts of the buffer: what autograd made is free again.
+// Makes the gradients views of the buffer, which frees the tensors that autograd allocated.
 void GradientBuckets::send(Bucket& bucket) {
   const torch::NoGradGuard no_grad;
   const auto count = static_cast<int64_t>(bucket.parameters.size());

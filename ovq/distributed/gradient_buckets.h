@@ -1,6 +1,6 @@
-// Gradients added up over ranks while backward runs: a bucket of parameters is on its way as soon as the last of them
-// has its gradient. Buckets hold parameters from the last to the first, about in the order backward reaches them, and
-// are sent in that order whatever the order of gradients, so that all ranks send the same.
+// Sums gradients over ranks while backward runs: a bucket of parameters is sent as soon as all its gradients are ready.
+// Buckets hold the parameters from last to first, about the order in which backward reaches them, and are always sent
+// in this order so that all ranks agree.
 #pragma once
 
 #include <memory>
@@ -13,17 +13,17 @@ namespace ovq::distributed {
 
 class GradientBuckets {
  public:
-  // Of float parameters on the CPU that require gradients.
+  // The parameters must be float tensors on the CPU that require gradients.
   GradientBuckets(std::shared_ptr<ProcessGroup> group, std::vector<at::Tensor> parameters,
                   int64_t bucket_bytes = int64_t{2} << 20);
   GradientBuckets(const GradientBuckets&) = delete;
   GradientBuckets& operator=(const GradientBuckets&) = delete;
   ~GradientBuckets();
 
-  // Before the step's last backward: those before it only add to what is there.
+  // Call before the step's last backward; earlier ones only accumulate gradients.
   void expect_last_backward() { sending_ = true; }
-  // After it: gradients are the sums over all ranks, undefined where no rank has one. Also for a rank that had no
-  // backward at all.
+  // Call after it: sets the gradients to their sums over all ranks, undefined where no rank has one. Ranks without any
+  // backward must call it too.
   void finish();
 
   int64_t buckets() const { return static_cast<int64_t>(buckets_.size()); }
@@ -32,9 +32,9 @@ class GradientBuckets {
  private:
   struct Bucket {
     std::vector<size_t> parameters;
-    std::vector<at::Tensor> gradients;  // of each parameter, a part of `buffer`
-    at::Tensor buffer;                  // the gradients one after the other, then for each whether there is one
-    size_t missing = 0;                 // gradients that backward has not reached
+    std::vector<at::Tensor> gradients;  // one for each parameter, a view of `buffer`
+    at::Tensor buffer;                  // all gradients, then for each one a flag whether it is defined
+    size_t missing = 0;                 // gradients still to be computed
     ProcessGroup::Pending pending;
   };
   struct Hook {

@@ -11,7 +11,7 @@ namespace {
 
 using std::chrono::milliseconds;
 
-constexpr double kMissedBeats = 2.5;  // after which a rank counts as gone
+constexpr double kMissedBeats = 2.5;  // after so many missed beats a rank counts as lost
 constexpr milliseconds kLeastPatience{600};
 constexpr milliseconds kHurriedInterval{50};
 
@@ -111,7 +111,7 @@ std::string Monitor::name(size_t rank) const {
   return "rank " + std::to_string(rank) + (host.empty() ? "" : " (" + host + ")");
 }
 
-// Under the lock.
+// Call with the lock held.
 std::string Monitor::finding(const std::string& error) const {
   const auto now = Clock::now();
   const auto missed = std::chrono::duration_cast<Clock::duration>(interval_ * kMissedBeats);
@@ -138,7 +138,7 @@ std::string Monitor::finding(const std::string& error) const {
 
 std::string Monitor::verdict(const std::string& error) {
   std::unique_lock lock(mutex_);
-  // Long enough to see whose beats have stopped, or to hear it from somebody.
+  // Long enough to notice missing beats or to receive another rank's verdict.
   const auto patience = std::max<milliseconds>(kLeastPatience, interval_ * 4);
   constexpr milliseconds kBetweenLooks{20};
   const auto end = Clock::now() + patience;

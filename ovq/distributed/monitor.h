@@ -1,5 +1,5 @@
-// What a rank knows of the others while it waits for them. A thread, the only one to use the store once the group
-// stands: a store that does not answer stops the thread, never an operation.
+// Failure detection: tracks whether the other ranks are alive. A thread of its own is the only user of the store once
+// the group is set up, so that an unresponsive store blocks this thread and never an operation.
 #pragma once
 
 #include <chrono>
@@ -15,14 +15,15 @@
 
 namespace ovq::distributed {
 
-// The store, as far as it is needed here. Every call may throw or never return.
+// The operations needed from the store. Each may throw or block forever.
 struct Store {
   std::function<void(const std::string& key, const std::string& value)> set;
-  std::function<std::string(const std::string& key)> get;                                  // empty: there is none
-  std::function<std::string(const std::string& key, const std::string& value)> set_first;  // what the first one set
+  std::function<std::string(const std::string& key)> get;  // empty: no such key
+  std::function<std::string(const std::string& key, const std::string& value)>
+      set_first;  // returns the value that was set first
 };
 
-// Who is to blame if the store is lost; `first` names rank 0.
+// The process that is at fault if the store is lost; `first` names rank 0.
 std::string store_holder(const Place& place, const std::string& first);
 
 inline constexpr const char* kVerdictKey = "verdict";
@@ -38,9 +39,9 @@ class Monitor {
 
   void count_operation();
 
-  // After an operation failed with `error`: which rank it was, as all will say it.
+  // Called after an operation failed with `error`: names the rank at fault, in the same words on every rank.
   std::string verdict(const std::string& error);
-  // Says why this rank ends, unless something was said already; gives up after a while.
+  // Publishes why this rank ends unless a reason was published already. Gives up after a while.
   void say(const std::string& reason);
 
  private:
@@ -51,9 +52,9 @@ class Monitor {
   };
 
   void run();
-  // Whoever holds the store stays until the others have read what was said in it.
+  // Keeps the process that holds the store alive until the others have read the verdict.
   void linger(std::unique_lock<std::mutex>& lock);
-  void look();  // one round: beats, and what was said
+  void look();  // one round: reads beats and verdict
   std::string finding(const std::string& error) const;
   std::string name(size_t rank) const;  // "rank 1 (host)"
 
@@ -63,12 +64,12 @@ class Monitor {
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   std::vector<Rank> ranks_;
-  Clock::time_point looked_;  // when the last round ended
-  std::string lost_;          // why the store is lost; empty: it is not
-  std::string said_;          // by the first that said something
+  Clock::time_point looked_;  // end of the last round
+  std::string lost_;          // why the store is lost; empty: it works
+  std::string said_;          // the first verdict that was published
   std::optional<std::string> to_say_;
   int64_t operations_ = 0;
-  bool hurry_ = false;  // somebody waits for what the next rounds find
+  bool hurry_ = false;  // a caller waits for the next round
   bool ends_ = false;
   std::thread thread_;
 };

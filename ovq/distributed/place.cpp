@@ -10,7 +10,7 @@
 namespace ovq::distributed {
 namespace {
 
-// The variables of one who starts processes.
+// The variables that a launcher sets.
 struct Starter {
   const char *rank, *ranks, *local_rank, *local_ranks;
 };
@@ -69,7 +69,7 @@ void read_meeting_point(const Reader& reader, Place& place) {
   if (reader.has("MASTER_PORT")) {
     place.port = static_cast<int>(reader.number("MASTER_PORT", 1, kPorts));
   } else if (reader.has("SLURM_JOB_ID")) {
-    // Jobs on one machine must not meet each other.
+    // Jobs on one machine must use different ports.
     constexpr int64_t kFirst = 20000, kCount = 10000;
     place.port = static_cast<int>(kFirst + reader.number("SLURM_JOB_ID", 0, INT64_MAX) % kCount);
   }
@@ -86,7 +86,7 @@ std::optional<Place> place_from_environment(const Variables& variables) {
     if (!reader.has(starter.rank)) continue;
     check(reader.has(starter.ranks), "processes", starter.rank, " is set and ", starter.ranks, " is not");
     Place place;
-    // srun's own number of tasks; a job may have several steps.
+    // The number of tasks of this srun; a job may have several steps.
     const bool step = std::strcmp(starter.ranks, "SLURM_NTASKS") == 0 && reader.has("SLURM_STEP_NUM_TASKS");
     place.ranks = reader.number(step ? "SLURM_STEP_NUM_TASKS" : starter.ranks, 1, kMost);
     place.rank = reader.number(starter.rank, 0, place.ranks - 1);

@@ -32,7 +32,7 @@ std::string text_of(const std::vector<uint8_t>& bytes) { return {bytes.begin(), 
 
 std::string prefix_of(int64_t attempt) { return "ovq/" + std::to_string(attempt); }
 
-// What was said first.
+// Sets a key unless it exists; returns its value.
 std::string set_first(c10d::Store& store, const std::string& key, const std::string& value) {
   return text_of(store.compareSet(key, {}, bytes_of(value)));
 }
@@ -41,11 +41,11 @@ std::string get_or_empty(c10d::Store& store, const std::string& key) {
   return store.check({key}) ? text_of(store.get(key)) : std::string();
 }
 
-// Of this machine, as the machine that holds the store sees it: on several networks, the one both are on. Empty: it
-// cannot be told.
+// This machine's address as seen from the store's machine, so that on several networks it is on the shared one. Empty
+// if it cannot be determined.
 std::string own_address(const std::string& host, int port) {
   addrinfo hints{}, *found = nullptr;
-  hints.ai_socktype = SOCK_DGRAM;  // connects without sending anything
+  hints.ai_socktype = SOCK_DGRAM;  // connecting sends no packets
   if (getaddrinfo(host.c_str(), std::to_string(port).c_str(), &hints, &found) != 0) return {};
   std::string address;
   for (const addrinfo* one = found; one != nullptr && address.empty(); one = one->ai_next) {
@@ -78,7 +78,8 @@ StorePointer connect_store(const Place& place, ProcessGroup::Duration timeout) {
   options.isServer = !place.served && place.rank == 0;
   options.waitWorkers = false;
   ops::leave_out_libuv(options);
-  options.timeout = std::max<ProcessGroup::Duration>(timeout, std::chrono::seconds(1));  // counts whole seconds
+  options.timeout =
+      std::max<ProcessGroup::Duration>(timeout, std::chrono::seconds(1));  // the store counts in whole seconds
   try {
     return c10::make_intrusive<c10d::PrefixStore>(prefix_of(place.attempt),
                                                   c10::make_intrusive<c10d::TCPStore>(place.address, options));
@@ -94,7 +95,8 @@ StorePointer connect_store(const Place& place, ProcessGroup::Duration timeout) {
 
 std::string here_key(int64_t rank) { return "here/" + std::to_string(rank); }
 
-// Until all have come, or somebody says why they will not. Asks again and again: waiting in the store cannot be ended.
+// Waits until all ranks have arrived or one publishes why it will not. Polls because waiting in the store cannot be
+// interrupted.
 void meet(c10d::Store& store, const Place& place, ProcessGroup::Duration timeout) {
   constexpr std::chrono::milliseconds kBetweenLooks{10};
   store.set(here_key(place.rank), bytes_of("1"));
@@ -124,7 +126,7 @@ Store monitored(const StorePointer& store) {
       .set_first = [store](const std::string& key, const std::string& value) { return set_first(*store, key, value); }};
 }
 
-// "[../gloo/transport/tcp/pair.cc:598] Connection closed by peer ..." in one line
+// Gloo's "[../gloo/transport/tcp/pair.cc:598] Connection closed by peer ..." in one line.
 std::string first_line(const std::string& text) { return text.substr(0, text.find('\n')); }
 
 }  // namespace
@@ -159,7 +161,7 @@ ProcessGroup::ProcessGroup(const Place& place, Duration timeout)
   monitor_ = std::make_unique<Monitor>(monitored(parts_->store), place, timeout);
 }
 
-// The monitor first: it uses the store.
+// The monitor ends first because it uses the store.
 ProcessGroup::~ProcessGroup() { monitor_.reset(); }
 
 template <class Begin>
@@ -212,7 +214,7 @@ std::vector<at::Tensor> ProcessGroup::gather(const at::Tensor& x) {
   return all;
 }
 
-// Neither counts as an operation: ranks differ in how many of these they begin.
+// Sends and receives are not counted as operations: ranks begin different numbers of them.
 ProcessGroup::Pending ProcessGroup::begin_send(const at::Tensor& x, int64_t to, int64_t tag) {
   auto work = std::make_shared<Pending::Work>();
   work->tensors = {x};
@@ -246,7 +248,7 @@ bool ProcessGroup::any(bool here) {
 void ProcessGroup::leave_with(const std::string& reason) noexcept {
   try {
     monitor_->say("rank " + std::to_string(rank()) + " ended: " + reason);
-  } catch (const std::exception&) {  // then they find out by themselves
+  } catch (const std::exception&) {  // the others will detect it themselves
   }
 }
 
@@ -256,7 +258,7 @@ struct StoreServer::Parts {
 
 StoreServer::StoreServer() : parts_(std::make_unique<Parts>()) {
   c10d::TCPStoreOptions options;
-  options.port = 0;  // any that is free
+  options.port = 0;  // any free port
   options.isServer = true;
   options.waitWorkers = false;
   ops::leave_out_libuv(options);
@@ -289,7 +291,7 @@ namespace ovq::distributed {
 namespace {
 
 [[noreturn]] void refuse() {
-  throw std::runtime_error("this build trains in one process: Gloo's headers (libgloo-dev) were not there");
+  throw std::runtime_error("this build has no multi-process training; rebuild it with Gloo's headers (libgloo-dev)");
 }
 
 }  // namespace

@@ -1,9 +1,9 @@
-// Several processes that compute together: what they exchange, and what happens when one of them ends. On c10d with
-// Gloo; nothing of either shows here.
+// Communication between processes that compute together, with failure detection. Based on c10d with Gloo; neither
+// appears in this interface.
 //
-// All ranks must begin the same operations in the same order. A rank that ended, hangs or cannot be reached makes the
-// others' operations throw RankFailure, which names it, at the latest after the time-out. They know it from beats:
-// every rank counts up a number in the store, with how many operations it has begun.
+// All ranks must begin the same operations in the same order. If a rank ends, hangs or cannot be reached, the
+// operations of the others throw RankFailure, which names the rank, no later than the time-out. Failures are detected
+// by heartbeats: every rank increments a number in the store and publishes how many operations it has begun.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -18,8 +18,7 @@
 
 namespace ovq::distributed {
 
-// Names the rank. The group is of no use afterwards: neither are its operations, nor can it be left in an orderly way;
-// the process should end.
+// Names the failed rank. The group is unusable afterwards and cannot be closed properly; the process should end.
 struct RankFailure : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
@@ -30,7 +29,7 @@ class ProcessGroup {
  public:
   using Duration = std::chrono::milliseconds;
 
-  // Returns once all have come; RankFailure names those who have not within the time-out.
+  // Returns once all ranks have arrived; RankFailure names those missing at the time-out.
   ProcessGroup(const Place& place, Duration timeout);
   ProcessGroup(const ProcessGroup&) = delete;
   ProcessGroup& operator=(const ProcessGroup&) = delete;
@@ -39,10 +38,10 @@ class ProcessGroup {
   int64_t rank() const { return place_.rank; }
   int64_t ranks() const { return place_.ranks; }
 
-  // An operation that goes on beside this thread.
+  // An asynchronous operation.
   class Pending {
    public:
-    void wait();  // until it is done
+    void wait();  // blocks until it is done
 
    private:
     friend class ProcessGroup;
@@ -51,26 +50,26 @@ class ProcessGroup {
     std::shared_ptr<Work> work_;
   };
 
-  // x <- the sum of all ranks' x, with the same bits on all of them. Tensors are contiguous, on the CPU, and belong to
-  // the operation until it is done.
+  // x <- the sum over ranks of x, bit for bit the same on all of them. Tensors must be contiguous and on the CPU, and
+  // must not be touched until the operation is done.
   Pending begin_sum(const at::Tensor& x);
   void sum(const at::Tensor& x) { begin_sum(x).wait(); }
   // x <- that of rank `from`
   Pending begin_broadcast(const at::Tensor& x, int64_t from);
   void broadcast(const at::Tensor& x, int64_t from) { begin_broadcast(x, from).wait(); }
   std::string broadcast(const std::string& text, int64_t from);
-  // What each rank gave, on all of them.
+  // Returns every rank's x on all ranks.
   std::vector<at::Tensor> gather(const at::Tensor& x);
-  // x goes to one rank, which receives it with the same tag.
+  // Sends x to one rank, which receives it with the same tag.
   Pending begin_send(const at::Tensor& x, int64_t to, int64_t tag);
   void receive(const at::Tensor& x, int64_t from, int64_t tag);
-  bool any(bool here);  // whether it is true on a rank
+  bool any(bool here);  // whether `here` is true on at least one rank
 
-  // Tells the others why this rank will end, so that they can say so too. Never throws.
+  // Publishes why this rank will end, so that the others report it. Never throws.
   void leave_with(const std::string& reason) noexcept;
 
  private:
-  struct Parts;  // what is of c10d
+  struct Parts;  // hides c10d
 
   Pending begun(std::shared_ptr<Pending::Work> work);
 
@@ -80,13 +79,13 @@ class ProcessGroup {
   std::unique_ptr<Parts> parts_;
 };
 
-// Holds the store for processes of this machine, and so outlives every one of them.
+// Holds the store for the processes on this machine, and so outlives them.
 class StoreServer {
  public:
   StoreServer();
   ~StoreServer();
   int port() const;
-  // Why the processes of this attempt end. What is said first, here or by a rank, stays.
+  // Publishes why the processes of this attempt end. The first reason, from here or from a rank, is kept.
   void say(int64_t attempt, const std::string& reason);
   std::string said(int64_t attempt) const;  // empty: nothing
 
@@ -95,7 +94,7 @@ class StoreServer {
   std::unique_ptr<Parts> parts_;
 };
 
-// Whether this build has Gloo; without, the above throw std::runtime_error.
+// Whether this build has Gloo. Without it, the constructors above throw std::runtime_error.
 bool has_process_groups();
 
 }  // namespace ovq::distributed
