@@ -92,7 +92,7 @@ Safetensors::Safetensors(std::filesystem::path path) : path_(std::move(path)), f
   by_name_ = detail::order_by_name(tensors_);
   const auto twice = std::adjacent_find(by_name_.begin(), by_name_.end(),
                                         [&](size_t a, size_t b) { return tensors_[a].name == tensors_[b].name; });
-  if (twice != by_name_.end()) broken(path_, "tensor " + detail::quoted(tensors_[*twice].name) + " is there twice");
+  if (twice != by_name_.end()) broken(path_, "tensor " + detail::quoted(tensors_[*twice].name) + " occurs twice");
 }
 
 const FileTensor* Safetensors::find(std::string_view name) const {

@@ -170,7 +170,7 @@ class HeaderEvents : public nlohmann::json_sax<nlohmann::json> {
 
   void top_key(std::string& name) {
     if (name == "__metadata__") {
-      if (has_metadata_) broken("\"__metadata__\" is there twice");
+      if (has_metadata_) broken("\"__metadata__\" occurs twice");
       has_metadata_ = true;
       at_ = At::metadata_object;
       return;
@@ -192,7 +192,7 @@ class HeaderEvents : public nlohmann::json_sax<nlohmann::json> {
     } else {
       broken(where() + " has the field " + detail::quoted(name) + "; there are only dtype, shape and data_offsets");
     }
-    if (*seen) broken(where() + " is there twice");
+    if (*seen) broken(where() + " occurs twice");
     *seen = true;
   }
 
