@@ -226,7 +226,7 @@ ExperimentSet read_experiment_set(const std::filesystem::path& file) {
     for (size_t i = 0; i < groups->size(); ++i) {
       for (Experiment& experiment :
            group_from_json((*groups)[i], op, "groups[" + std::to_string(i) + "]", set.corpus)) {
-        check(ids.insert(experiment.id()).second, op.c_str(), experiment.id(), " is there twice");
+        check(ids.insert(experiment.id()).second, op.c_str(), experiment.id(), " is listed twice");
         set.experiments.push_back(std::move(experiment));
       }
     }

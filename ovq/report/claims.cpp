@@ -12,8 +12,8 @@
 namespace ovq::report {
 namespace {
 
-constexpr double kStandardErrors = 2;  // between means that are called different
-constexpr int kGridPoints = 25;        // of what is computed on a linear axis
+constexpr double kStandardErrors = 2;  // means must differ by this many to be called different
+constexpr int kGridPoints = 25;        // of a computed line on a linear axis
 
 // `read(object, place)` for every object of a list.
 template <class Read>
@@ -78,7 +78,7 @@ Chart chart_from_json(const json& object, const FieldPlace& place) {
   const std::string of = needed_text(y, "of");
   read_axis(y, chart.y_axis);
   y.finish();
-  plot::Scale(chart.x_axis, 1, 2);  // says what is wrong with the bounds
+  plot::Scale(chart.x_axis, 1, 2);  // throws if the bounds are wrong
   plot::Scale(chart.y_axis, 1, 2);
 
   for_each_object(reader, "rules", place, [&](const json& own, const FieldPlace& at) {
@@ -127,7 +127,7 @@ Check check_from_json(const json& object, const FieldPlace& place) {
   return check;
 }
 
-// What claims and the page's beginning have in common.
+// Reads the fields shared by claims and the page's first section.
 void read_finding(FieldReader& reader, const FieldPlace& place, Claim& claim) {
   claim.title = needed_text(reader, "title");
   reader("note", claim.note, "");
@@ -158,7 +158,7 @@ Claim claim_from_json(const json& object, const FieldPlace& place) {
 void check_names(const ClaimsFile& file, const std::string& op) {
   std::set<std::string> names;
   for (const Chart& chart : file.charts)
-    check(names.insert(chart.name).second, op.c_str(), "chart ", chart.name, " is there twice");
+    check(names.insert(chart.name).second, op.c_str(), "chart ", chart.name, " is listed twice; names must differ");
   const auto check_charts = [&](const Claim& claim, const std::string& who) {
     for (const std::string& name : claim.charts) {
       if (!names.contains(name))
@@ -168,17 +168,18 @@ void check_names(const ClaimsFile& file, const std::string& op) {
   if (file.first) check_charts(*file.first, "first");
   std::set<int64_t> numbers;
   for (const Claim& claim : file.claims) {
-    check(numbers.insert(claim.number).second, op.c_str(), "claim ", claim.number, " is there twice");
+    check(numbers.insert(claim.number).second, op.c_str(), "claim ", claim.number,
+          " is listed twice; numbers must differ");
     check_charts(claim, fmt::format("claim {}", claim.number));
   }
 }
 
-// Of the mean, as far as a few runs can tell.
+// The squared standard error of the mean, as estimated from a few runs.
 double squared_error(const experiments::Statistic& found) {
   return found.deviation * found.deviation / static_cast<double>(std::max<int64_t>(1, found.runs));
 }
 
-// Whether there is anything to tell chance by: a margin, or more than one run on one of the sides.
+// Whether the difference can be told from chance: there is a margin, or one side has several runs.
 bool decidable(const Check& check, const experiments::Statistic& value, const experiments::Statistic& than) {
   if (check.relation == Relation::at_least || check.relation == Relation::at_most || check.margin > 0) return true;
   const bool trained = !check.value.results.empty() || (check.than && !check.than->results.empty());
@@ -201,7 +202,7 @@ bool holds(const Check& check, const experiments::Statistic& value, const experi
   return false;
 }
 
-// Where lines that are computed have points.
+// The x values at which computed lines have points.
 std::vector<double> grid_of(const Chart& chart) {
   std::vector<double> grid;
   if (!chart.x_axis.from || !chart.x_axis.to) return grid;

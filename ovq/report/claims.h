@@ -1,5 +1,5 @@
-// The paper's claims as data: what each says, which measurements bear on it, by which rule they decide, and the charts
-// that show them. A file such as experiments/report/claims.json:
+// The paper's claims as data: the text of each, the measurements it rests on, the rule that decides it, and the charts
+// that show it. A file such as experiments/report/claims.json:
 //
 //   {"charts": [{"name": "recall", "title": "Recall against length", "paper": "figure ICR",
 //                "x": {"of": "length", "label": "tokens", "spacing": "log2", "numbers": "tokens"},
@@ -31,15 +31,15 @@ struct ChartLine {
 };
 
 struct Chart {
-  std::string name, title, paper, text, make;  // `make`: the command whose results it shows
+  std::string name, title, paper, text, make;  // `make`: the command that makes its results
   Variable x = Variable::length;
-  double x_times = 1;  // units of the axis for one of x
+  double x_times = 1;  // factor from x to the units of the axis
   plot::Axis x_axis, y_axis;
   std::vector<plot::Rule> rules;
   std::vector<ChartLine> lines;
 };
 
-// What is to be true of two means.
+// The relation that two means must have.
 enum class Relation {
   at_least,  // not below by more than the margin
   at_most,   // not above by more than the margin
@@ -71,17 +71,17 @@ struct Claim {
 
 struct ClaimsFile {
   std::vector<Chart> charts;
-  std::optional<Claim> first;  // what the page begins with; no claim of the paper, and so without a number
+  std::optional<Claim> first;  // the page's first section; not a claim of the paper, so without a number
   std::vector<Claim> claims;
 };
 
-// What is wrong with the file is a DataError that names it and the field.
+// An error in the file is a DataError that names the file and the field.
 ClaimsFile read_claims(const std::filesystem::path& file);
 
 enum class Verdict { holds, fails, open };
 
 struct CheckOutcome {
-  std::optional<experiments::Statistic> value, than;  // absent: not measured
+  std::optional<experiments::Statistic> value, than;  // empty: not measured
   Verdict verdict = Verdict::open;
 };
 
@@ -90,11 +90,11 @@ struct Judgement {
   std::vector<CheckOutcome> checks;
 };
 
-// A claim fails if one check does, and holds if all do; one without checks is open. `above` and `below` without a
-// margin are open where no side has more than one run.
+// A claim fails if one check fails and holds if all hold; a claim without checks is open. `above` and `below` without a
+// margin are open if neither side has more than one run.
 Judgement judge(const Claim& claim, const Evidence& evidence);
 
-// What a chart shows; lines that were not measured are not among the series but named in `missing`.
+// The content of a chart. Lines without measurements are listed in `missing` instead of the series.
 struct DrawnChart {
   plot::Figure figure;
   std::vector<std::string> missing;

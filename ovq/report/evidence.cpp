@@ -14,7 +14,7 @@ namespace {
 
 using experiments::ExperimentResult;
 
-// In what the runs of two seeds differ, though they should not; empty: in nothing.
+// The options in which two results differ apart from the seed; empty: none.
 std::string difference(const ExperimentResult& a, const ExperimentResult& b) {
   train::RunOptions options = b.options;
   options.seed = a.options.seed;
@@ -24,7 +24,7 @@ std::string difference(const ExperimentResult& a, const ExperimentResult& b) {
   return differing.empty() && !same ? "corpus" : differing;
 }
 
-// Results of one experiment that were made with different options cannot be averaged: those that most have stay.
+// Results of an experiment with different options cannot be averaged: keeps the largest group with equal options.
 void leave_odd_ones_out(const std::string& id, std::vector<ExperimentResult>& results,
                         const std::function<void(const std::string&)>& warn) {
   const auto like = [&](const ExperimentResult& one) {
@@ -37,7 +37,8 @@ void leave_odd_ones_out(const std::string& id, std::vector<ExperimentResult>& re
   std::erase_if(results, [&](const ExperimentResult& one) {
     const std::string differing = difference(kept, one);
     if (!differing.empty() && warn)
-      warn(id + ": seed " + std::to_string(one.options.seed) + " differs from others in " + differing + "; left out");
+      warn(id + ": seed " + std::to_string(one.options.seed) + " differs from the others in " + differing +
+           "; left out");
     return !differing.empty();
   });
 }
@@ -51,7 +52,7 @@ size_t Evidence::runs() const {
 }
 
 Evidence read_evidence(const fs::path& results, const std::function<void(const std::string&)>& warn) {
-  check_data(fs::is_directory(results), "report", results.string(), " is no directory");
+  check_data(fs::is_directory(results), "report", results.string(), " is not a directory");
   Evidence evidence;
   for (const auto& entry : fs::directory_iterator(results)) {
     if (entry.is_directory()) {

@@ -1,4 +1,4 @@
-// What there is to show: the results of experiments and what benchmarks measured, as they lie in results/.
+// The results that a report shows: those of experiments and benchmarks, as stored in results/.
 #pragma once
 
 #include <filesystem>
@@ -20,8 +20,8 @@ struct Evidence {
   size_t runs() const;
 };
 
-// results/<set>/... and results/*.json that have cases. Files that are something else are passed over; `warn` hears of
-// those below a set. A directory that is not there is a DataError.
+// Reads results/<set>/... and those results/*.json that have cases. Other files are skipped; `warn` receives a message
+// for each one below a set. A missing directory is a DataError.
 Evidence read_evidence(const std::filesystem::path& results, const std::function<void(const std::string&)>& warn);
 
 }  // namespace ovq::report

@@ -19,9 +19,9 @@ namespace fs = std::filesystem;
 using nlohmann::json;
 using plot::escaped;
 
-constexpr size_t kMostPoints = 150;       // of a line: means of as many steps as that takes
-constexpr size_t kRecentSteps = 50;       // that say how fast a run is
-constexpr double kSecondsOfSilence = 60;  // after which a run that is not done has stopped
+constexpr size_t kMostPoints = 150;       // per line; each is the mean of several steps in longer runs
+constexpr size_t kRecentSteps = 50;       // that the speed of a run is estimated from
+constexpr double kSecondsOfSilence = 60;  // a run that is silent for longer has stopped
 
 struct LiveRun {
   std::string label;
@@ -40,7 +40,7 @@ double age_of(const fs::path& file) {
   return gone ? 0 : std::chrono::duration<double>(fs::file_time_type::clock::now() - written).count();
 }
 
-// `value(line)` of every step, some of them at a time.
+// `value(line)` by step, averaged so that no more than kMostPoints remain.
 template <class Value>
 plot::Series thinned(const std::string& label, const std::vector<json>& steps, Value&& value) {
   plot::Series series{.label = label};
@@ -64,7 +64,7 @@ std::optional<double> field_of(const json& line, const char* name) {
   return at != line.end() && at->is_number() ? std::optional(at->get<double>()) : std::nullopt;
 }
 
-// Of a step: the median, which does not mind that the machine was busy for a while.
+// The time of a step. The median ignores times when the machine was busy.
 double usual_seconds(const std::vector<json>& steps) {
   const auto recent = static_cast<std::ptrdiff_t>(std::min(steps.size(), kRecentSteps));
   std::vector<double> seconds;
@@ -84,7 +84,7 @@ LiveRun read_run(const fs::path& directory, const std::string& label) {
     if (line.value("kind", "") == "step") {
       steps.push_back(line);
     } else if (line.value("kind", "") == "evaluation") {
-      if (line.contains("keep")) continue;  // of --eval-keep: another dictionary than in training
+      if (line.contains("keep")) continue;  // of --eval-keep, with another dictionary than in training
       run.last_evaluation = line;
       if (const auto accuracy = field_of(line, "accuracy"))
         run.tested.points.push_back({.x = line.value("step", 0.0), .y = *accuracy});
@@ -106,7 +106,7 @@ LiveRun read_run(const fs::path& directory, const std::string& label) {
 
 std::vector<LiveRun> read_runs(const fs::path& runs, size_t most) {
   std::vector<std::pair<double, fs::path>> found;  // by age
-  // Finished runs are removed while others look at them: what is gone is passed over.
+  // A finished run may be removed meanwhile; it is skipped.
   std::error_code gone;
   for (auto at = fs::recursive_directory_iterator(runs, gone); at != fs::recursive_directory_iterator();
        at.increment(gone)) {
@@ -159,7 +159,7 @@ std::string live_figure(const std::string& title, const plot::Axis& y, plot::Ser
 }  // namespace
 
 std::string live_page(const fs::path& directory, const LiveOptions& options) {
-  check_data(fs::is_directory(directory), "report", directory.string(), " is no directory");
+  check_data(fs::is_directory(directory), "report", directory.string(), " is not a directory");
   const std::vector<LiveRun> runs = read_runs(directory, options.most_runs);
   std::string body = fmt::format("<header><h1>Runs in {}</h1></header>\n", escaped(directory.string()));
   if (runs.empty()) {

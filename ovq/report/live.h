@@ -1,4 +1,4 @@
-// `ovq report --watch`: a page over runs in progress, made anew from their metrics every time.
+// `ovq report --watch`: a page of the runs in progress, rebuilt from their metrics every time.
 #pragma once
 
 #include <filesystem>
@@ -8,10 +8,10 @@ namespace ovq::report {
 
 struct LiveOptions {
   int refresh_seconds = 5;
-  size_t most_runs = 12;  // the latest; a page with more lines than that cannot be read
+  size_t most_runs = 12;  // the latest; more lines in a chart are unreadable
 };
 
-// All runs below a directory, whoever makes them. What is only half written counts as not yet there.
+// Shows all runs below a directory. Lines that are only partly written are ignored.
 std::string live_page(const std::filesystem::path& runs, const LiveOptions& options = {});
 
 }  // namespace ovq::report

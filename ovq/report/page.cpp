@@ -50,8 +50,8 @@ figure{padding:.6rem .4rem}
 }
 )";
 
-// The titles of points as a label beside them, which also shows where a finger can touch but not hover. Written without
-// the signs that XML would want escaped.
+// Shows a point's title as a label beside it, for touch screens, which cannot hover. Uses no characters that XML would
+// escape.
 constexpr const char* kScript = R"(
 const tip = document.createElement('div');
 tip.className = 'tip';

@@ -15,7 +15,7 @@ namespace {
 
 using experiments::ExperimentResult;
 
-constexpr const char* kOverall = "model";  // of inspect: all layers
+constexpr const char* kOverall = "model";  // of inspect: all layers together
 constexpr std::string_view kChoices = "choices.";
 
 std::optional<double> number(const json& object, const char* name) {
@@ -27,8 +27,8 @@ bool chosen(const std::optional<double>& wanted, const std::optional<double>& fo
   return !wanted || (found && *found == *wanted);
 }
 
-// Whether an evaluation has the dictionary that was chosen or is to vary. A dictionary asked for by the share it keeps
-// has another size at every length, so it answers only for that.
+// Whether an evaluation used the chosen dictionary, or any if the dictionary varies. A dictionary chosen by its share
+// has another size at every length, so it only matches quantities by share.
 bool has_dictionary(const Quantity& quantity, Variable x, const json& evaluation) {
   const bool by_share = evaluation.contains("asked_keep");
   if (quantity.keep || x == Variable::keep)
@@ -89,7 +89,7 @@ class RunValues {
 
   const Quantity& quantity_;
   Variable x_;
-  std::map<double, double> own_;  // of one run
+  std::map<double, double> own_;  // of the current run
   Curve curve_;
 };
 
@@ -117,7 +117,7 @@ Curve inspected(const Quantity& quantity, const std::vector<double>& grid) {
   return curve;
 }
 
-// The number in place of the pattern's *; nothing if the name is another.
+// The number that stands for the pattern's *; empty if the name does not match.
 std::optional<double> starred(const std::string& pattern, const std::string& name) {
   const size_t star = pattern.find('*');
   const std::string head = pattern.substr(0, star), tail = pattern.substr(star + 1);
@@ -128,7 +128,7 @@ std::optional<double> starred(const std::string& pattern, const std::string& nam
   return error == std::errc() && end == middle.data() + middle.size() ? std::optional(value) : std::nullopt;
 }
 
-// "fused.peak_bytes" is a field in an object.
+// "fused.peak_bytes" is the field peak_bytes of the object fused.
 std::optional<double> number_at(const json& object, const std::string& path) {
   const size_t dot = path.find('.');
   if (dot == std::string::npos) return number(object, path.c_str());
@@ -164,7 +164,7 @@ Curve undivided(const Quantity& quantity, Variable x, const std::vector<double>&
 void check_quantity(const Quantity& quantity, const FieldReader& reader) {
   const auto given = [](const std::string& text) { return text.empty() ? 0 : 1; };
   if (given(quantity.results) + given(quantity.inspect) + given(quantity.bench) + given(quantity.bound) != 1)
-    reader.fail("results", quantity.results, "given, or one of inspect, bench and bound, and only one of them");
+    reader.fail("results", quantity.results, "given, or exactly one of inspect, bench and bound instead");
   if (!quantity.inspect.empty()) {
     const auto presets = models::preset_names();
     if (std::find(presets.begin(), presets.end(), quantity.inspect) == presets.end())
@@ -173,18 +173,17 @@ void check_quantity(const Quantity& quantity, const FieldReader& reader) {
   if (!quantity.bench.empty() && std::count(quantity.bench_case.begin(), quantity.bench_case.end(), '*') != 1)
     reader.fail("case", quantity.bench_case, "the name of a case with one * in place of the length");
   if (!quantity.bound.empty() && quantity.bound != "slots") reader.fail("bound", quantity.bound, "\"slots\"");
-  if (quantity.keep && quantity.centroids)
-    reader.fail("centroids", *quantity.centroids, "left out where keep is given");
+  if (quantity.keep && quantity.centroids) reader.fail("centroids", *quantity.centroids, "absent where keep is given");
 }
 
-// One number or several.
+// Reads a number or a list of numbers.
 std::vector<double> numbers_of(FieldReader& reader, const char* name) {
   const json* field = reader.find(name);
   if (field == nullptr) return {};
   const json list = field->is_array() ? *field : json::array({*field});
   const bool good =
       !list.empty() && std::all_of(list.begin(), list.end(), [](const json& x) { return x.is_number() && x > 0; });
-  if (!good) reader.fail(name, *field, "a number above 0, or a list of such");
+  if (!good) reader.fail(name, *field, "a number above 0 or a list of them");
   return list.get<std::vector<double>>();
 }
 
@@ -207,7 +206,7 @@ Curve measure(const Quantity& quantity, Variable x, const std::vector<double>& g
       const auto under = below.find(at->first);
       divisor = under == below.end() ? 0 : experiments::statistic(under->second).mean;
     }
-    if (divisor == 0) {  // not measured there
+    if (divisor == 0) {  // not measured at this x
       at = curve.erase(at);
       continue;
     }
@@ -230,7 +229,7 @@ std::optional<experiments::Statistic> value_of(const Quantity& quantity, const E
   }
   check_data(of_training || curve.size() == 1, "claims", quantity.results, quantity.bench,
              ": values at several lengths; choose one by length");
-  return experiments::statistic(curve.rbegin()->second);  // of training, the last
+  return experiments::statistic(curve.rbegin()->second);  // in training: the last step
 }
 
 std::vector<Quantity> read_quantities(FieldReader& reader, const json& object, const FieldPlace& place,
@@ -257,8 +256,8 @@ std::vector<Quantity> read_quantities(FieldReader& reader, const json& object, c
     quantity.over = std::make_shared<Quantity>(quantity_from_json(*over, below, quantity.of));
   }
   const std::vector<double> keeps = numbers_of(reader, "keep"), sizes = numbers_of(reader, "centroids");
-  if (!keeps.empty() && !sizes.empty()) reader.fail("centroids", object["centroids"], "left out where keep is given");
-  if (quantity.of.empty()) reader.fail("of", json(), "what is meant, such as \"accuracy\"");
+  if (!keeps.empty() && !sizes.empty()) reader.fail("centroids", object["centroids"], "absent where keep is given");
+  if (quantity.of.empty()) reader.fail("of", json(), "the name of a measured value, such as \"accuracy\"");
   check_quantity(quantity, reader);
   std::vector<Quantity> all;
   for (const double keep : keeps) all.emplace_back(quantity).keep = keep;

@@ -1,4 +1,4 @@
-// A quantity as data: what was measured or can be computed, of which model and under which conditions.
+// A quantity as data: a measured or computed value of a model under given conditions.
 //
 //   {"results": "recall/small/sw-ovq", "of": "accuracy", "centroids": 256}   what runs found, over their seeds
 //   {"results": "text/books/sw-ovq", "of": "choices.accuracy"}   what they answered to questions
@@ -6,8 +6,9 @@
 //   {"bench": "bench-kernels", "case": "ovq forward H6 d128 L128 N2048 T*", "of": "seconds_best"}  * is the length
 //   {"bound": "slots", "share": 0.4}     min(1, keep / share)
 //
-// Each may be divided by another ("over") and multiplied ("times"). Of results, `keep` or `centroids` choose the
-// dictionary, `length`, `group` and `options` (of the task) the test. What is not chosen is the free variable x.
+// Each may be divided by another ("over") and multiplied ("times"). For results, `keep` or `centroids` choose the
+// dictionary; `length`, `group` and `options` (of the task) choose the test. The field left open is the free variable
+// x.
 #pragma once
 
 #include <map>
@@ -22,7 +23,7 @@
 
 namespace ovq::report {
 
-// What a quantity is a function of.
+// The variable that a quantity is a function of.
 enum class Variable { length, keep, centroids, group, step, state_bytes };
 constexpr auto enum_names(Variable) {
   using enum Variable;
@@ -47,20 +48,20 @@ struct Quantity {
 // Values by x, one for each run.
 using Curve = std::map<double, std::vector<double>>;
 
-// `grid`: where to compute what is not measured. Empty if nothing was measured yet. DataError if there is more than one
-// value for one x of a run: something was left open.
+// `grid`: the x values for quantities that are computed. Empty if nothing was measured yet. DataError if a run has more
+// than one value for an x, so that a further choice is needed.
 Curve measure(const Quantity& quantity, Variable x, const std::vector<double>& grid, const Evidence& evidence);
 
-// The value where everything is chosen, `length` among it.
+// The value where all variables are chosen, `length` included.
 std::optional<experiments::Statistic> value_of(const Quantity& quantity, const Evidence& evidence);
 
-// Fields of an object beside others that the caller reads; `of` is what it says nothing else of. A field that may be a
-// list (keep, centroids) gives a quantity for each of its values.
+// Reads the quantity's fields from an object that has further fields; `of` is its default. A list in keep or centroids
+// gives a quantity for each element.
 std::vector<Quantity> read_quantities(FieldReader& reader, const json& object, const FieldPlace& place,
                                       const std::string& of);
 Quantity quantity_from_json(const json& object, const FieldPlace& place, const std::string& of);
 
-// "N 256", "keep 0.2", or nothing
+// "N 256", "keep 0.2" or ""
 std::string dictionary_text(const Quantity& quantity);
 
 }  // namespace ovq::report

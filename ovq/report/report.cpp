@@ -42,7 +42,7 @@ std::string statistic_text(const experiments::Statistic& found, plot::Numbers nu
                         : plot::with_deviation(numbers, found.mean, found.deviation);
 }
 
-// "0.998 ± 0.001, at least 1.000 ± 0.000 − 0.02"; nothing if nothing was measured
+// "0.998 ± 0.001, at least 1.000 ± 0.000 − 0.02"; empty if nothing was measured
 std::string comparison_text(const Check& check, const CheckOutcome& outcome) {
   if (!outcome.value && (!outcome.than || !check.than)) return "";
   const auto text = [&](const auto& found) {
@@ -207,7 +207,7 @@ class Writer {
            "</div></section>\n";
   }
 
-  // Which programs and machines the numbers are from.
+  // The commits and machines that the numbers come from.
   std::string origin() const {
     std::set<std::string> commits, machines;
     double seconds = 0;
@@ -239,7 +239,7 @@ void draw_png(const plot::Figure& figure, const std::filesystem::path& png) {
   experiments::ChildProcess gnuplot({"/usr/bin/env", "gnuplot", script.string()}, log, log);
   std::optional<int> status;
   while (!(status = gnuplot.poll())) std::this_thread::sleep_for(std::chrono::milliseconds(5));
-  if (*status == 127) throw std::runtime_error("there is no gnuplot (Debian: gnuplot-nox)");
+  if (*status == 127) throw std::runtime_error("cannot run gnuplot; install it (Debian: gnuplot-nox)");
   if (*status != 0) throw std::runtime_error("gnuplot failed on " + script.string() + "; see " + log.string());
   std::filesystem::remove(script);
   std::filesystem::remove(log);

@@ -1,4 +1,4 @@
-// `ovq report`: one page that says of every claim what was measured and whether it holds, with the figures.
+// `ovq report`: a page that shows for every claim what was measured and whether it holds, with figures.
 #pragma once
 
 #include <filesystem>
@@ -11,26 +11,26 @@
 namespace ovq::report {
 
 struct ReportSummary {
-  size_t claims = 0, hold = 0, fail = 0;  // the others are open
+  size_t claims = 0, hold = 0, fail = 0;  // the remaining ones are open
   size_t charts = 0, charts_with_lines = 0;
   size_t runs = 0;
 };
 
 struct Report {
   std::string html;
-  std::map<std::string, plot::Figure> figures;  // by the chart's name, of charts that show something
+  std::map<std::string, plot::Figure> figures;  // by chart name; only charts that show something
   ReportSummary summary;
 };
 
 Report make_report(const ClaimsFile& claims, const Evidence& evidence);
 
 struct ReportPlaces {
-  std::filesystem::path claims, results;  // what it is made of
+  std::filesystem::path claims, results;  // inputs
   std::filesystem::path out;              // receives index.html and figures/*.svg
-  std::filesystem::path png;              // receives *.png, which gnuplot makes; empty: none
+  std::filesystem::path png;              // receives *.png made by gnuplot; empty: none
 };
 
-// `warn` hears of files among the results that are none. std::runtime_error if gnuplot is asked for and fails.
+// `warn` receives a message for each invalid result file. std::runtime_error if gnuplot is asked for and fails.
 ReportSummary write_report(const ReportPlaces& places, const std::function<void(const std::string&)>& warn);
 
 }  // namespace ovq::report

@@ -113,7 +113,7 @@ TEST(ExperimentSet, SaysWhatIsWrongWithAFile) {
             "groups[0].experiments is null; must be a list of experiments");
   EXPECT_EQ(error([](json& group) { group["experiments"][1]["name"] = "a/b"; }),
             "groups[0].experiments[1].name is \"a/b\"; must be a name of letters, digits, '.', '-' and '_'");
-  EXPECT_EQ(error([](json& group) { group["experiments"][1]["name"] = "sw-ovq"; }), "pair/sw-ovq is there twice");
+  EXPECT_EQ(error([](json& group) { group["experiments"][1]["name"] = "sw-ovq"; }), "pair/sw-ovq is listed twice");
   // Options of a run, its model and its task.
   EXPECT_EQ(error([](json& group) { group["options"]["stps"] = 3; }),
             "pair/sw-ovq: [config] unknown field \"stps\"; did you mean \"steps\"?");

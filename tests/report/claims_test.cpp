@@ -75,18 +75,18 @@ TEST(Claims, WhatIsWrongIsSaid) {
   expect("charts[0].x.of is \"size\"", "/charts/0/x/of", "size");
   expect("did you mean \"lines\"", "/charts/0/line", 1);
   expect("charts[0].title is \"\"", "/charts/0/title", "");
-  expect("charts[0].lines[0].centroids is [4,\"x\"]; must be a number above 0, or a list of such",
+  expect("charts[0].lines[0].centroids is [4,\"x\"]; must be a number above 0 or a list of them",
          "/charts/0/lines/0/centroids", json::array({4, "x"}));
-  expect("left out where keep is given", "/charts/0/lines/0/keep", 0.5);
-  expect("only one of them", "/charts/0/lines/0/inspect", "tiny/sw-ovq");
+  expect("absent where keep is given", "/charts/0/lines/0/keep", 0.5);
+  expect("or exactly one of inspect", "/charts/0/lines/0/inspect", "tiny/sw-ovq");
   expect("must end above its start", "/charts/0/y", {{"of", "loss"}, {"label", "l"}, {"from", 2}, {"to", 1}});
   expect("claims[0].number is 0", "/claims/0/number", 0);
   expect("claims[0].checks[0].is is \"more\"; must be one of \"at least\"", "/claims/0/checks/0/is", "more");
   expect("claims[0].checks[0].than is \"b\"; must be a quantity or a number", "/claims/0/checks/0/than", "b");
   expect("did you mean \"length\"", "/claims/0/checks/0/value/lenght", 16);
   expect("unknown chart", "/claims/0/charts/0", "d");
-  expect("claim 1 is there twice", "/claims/1", one_of_each()["claims"][0]);
-  expect("chart c is there twice", "/charts/1", one_of_each()["charts"][0]);
+  expect("claim 1 is listed twice", "/claims/1", one_of_each()["claims"][0]);
+  expect("chart c is listed twice", "/charts/1", one_of_each()["charts"][0]);
   expect("the name of a preset", "/charts/0/lines/1", {{"label", "l"}, {"inspect", "none"}, {"mixer", "ovq"}});
   expect("with one * in place", "/charts/0/lines/1", {{"label", "l"}, {"bench", "b"}, {"case", "T16"}});
   expect("an axis with from and to", "/charts/0/lines/1", {{"label", "l"}, {"bound", "slots"}, {"share", 0.5}});
@@ -216,7 +216,7 @@ TEST(Evidence, RunsWithOtherOptionsAreNotAveraged) {
   const Evidence evidence =
       read_evidence(directory.path() / "results", [&](const std::string& text) { warnings.push_back(text); });
   EXPECT_EQ(evidence.runs(), 2u);
-  EXPECT_EQ(warnings, (std::vector<std::string>{"set/pair/sw-ovq: seed 4 differs from others in steps; left out"}));
+  EXPECT_EQ(warnings, (std::vector<std::string>{"set/pair/sw-ovq: seed 4 differs from the others in steps; left out"}));
 }
 
 TEST(Claims, OneSeedEachDecidesOnlyWithAMargin) {
