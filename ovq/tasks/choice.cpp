@@ -56,7 +56,7 @@ std::string clean(std::string_view raw) {
   return text;
 }
 
-// One line of a file, and complaints about it.
+// One line of a file, with checks that name it in errors.
 struct Line {
   const std::string& path;
   int64_t number = 0;
@@ -98,7 +98,7 @@ struct Line {
     return value;
   }
 
-  // A number of [first, first + count), also as text; returned from 0.
+  // Reads an integer in [first, first + count), also as text, and returns its offset from `first`.
   int64_t index(const std::string& field, const json& value, int64_t first, int64_t count) const {
     const std::string shown = value.is_string() ? value.get<std::string>() : value.dump();
     for (int64_t i = 0; i < count; ++i) {
@@ -122,7 +122,7 @@ Question hellaswag(const Line& line) {
   const json& endings = line.list("endings");
   for (const json& ending : endings) {
     const std::string text = clean(line.text("endings", ending));
-    if (text.empty()) line.bad("endings has an empty one");
+    if (text.empty()) line.bad("endings has an empty element");
     question.choices.push_back({context, " " + text});
   }
   question.answer = line.index("label", line.at("label"), 0, static_cast<int64_t>(endings.size()));
@@ -134,7 +134,7 @@ Question winogrande(const Line& line) {
   const size_t blank = sentence.find('_');
   if (blank == std::string::npos) line.bad("sentence has no blank \"_\"");
   const std::string_view rest = strip(std::string_view(sentence).substr(blank + 1));
-  if (rest.empty()) line.bad("sentence ends with its blank; nothing is left to score");
+  if (rest.empty()) line.bad("sentence ends with its blank; must continue after it to be scored");
   Question question;
   for (const char* option : {"option1", "option2"}) {
     question.choices.push_back({sentence.substr(0, blank) + line.filled_text(option), " " + std::string(rest)});
@@ -149,23 +149,23 @@ Question endings(const Line& line) {
   const json& texts = line.list("endings");
   for (const json& ending : texts) {
     const std::string text(strip(line.text("endings", ending)));
-    if (text.empty()) line.bad("endings has an empty one");
+    if (text.empty()) line.bad("endings has an empty element");
     question.choices.push_back({context, " " + text});
   }
   question.answer = line.index("label", line.at("label"), 0, static_cast<int64_t>(texts.size()));
   return question;
 }
 
-// As published by its authors (question.stem, question.choices), or with lists beside the question (choices.text,
-// choices.label).
+// The choices come either as published by the authors (question.stem, question.choices) or as lists beside the question
+// (choices.text, choices.label).
 Question arc(const Line& line) {
   const bool published = line.at("question").is_object();
   const std::string stem = line.filled_text(published ? "question.stem" : "question");
   std::vector<std::string> texts, labels;
   if (published) {
     for (const json& choice : line.list("question.choices")) {
-      if (!choice.is_object() || !choice.contains("text")) line.bad("question.choices has one without text");
-      if (!choice.contains("label")) line.bad("question.choices has one without label");
+      if (!choice.is_object() || !choice.contains("text")) line.bad("question.choices has an element without text");
+      if (!choice.contains("label")) line.bad("question.choices has an element without label");
       texts.push_back(line.text("question.choices.text", choice["text"]));
       labels.push_back(line.text("question.choices.label", choice["label"]));
     }
@@ -181,7 +181,7 @@ Question arc(const Line& line) {
   }
   const std::string key = line.text("answerKey");
   const auto found = std::find(labels.begin(), labels.end(), key);
-  if (found == labels.end()) line.bad("answerKey is \"", key, "\", which is no choice's label");
+  if (found == labels.end()) line.bad("answerKey is \"", key, "\"; must be one of the labels");
   question.answer = found - labels.begin();
   return question;
 }
@@ -227,7 +227,7 @@ std::vector<Question> read_questions(Benchmark benchmark, const std::string& pat
         std::optional<json> label;
         if (!line.object.contains("label") && !labels.empty()) {
           const auto i = static_cast<size_t>(line.number) - 1;
-          if (i >= labels.size()) line.bad("label is missing; the file of labels has ", labels.size());
+          if (i >= labels.size()) line.bad("label is missing; the labels' file has only ", labels.size());
           label = labels[i];
         }
         questions.push_back(piqa(line, label));
@@ -247,7 +247,7 @@ std::vector<Question> read_questions(Benchmark benchmark, const std::string& pat
         break;
     }
   }
-  check_data(!questions.empty(), "choice", path, " has no question");
+  check_data(!questions.empty(), "choice", path, " has no questions");
   return questions;
 }
 

@@ -18,13 +18,13 @@ Corpus::Corpus(const std::string& path, const text::Tokenizer& tokenizer, int64_
   const size_t count = documents_.size();
   for (const Document& document : documents_) longest = std::max(longest, document.tokens);
   std::erase_if(documents_, [&](const Document& document) { return document.tokens < min_tokens; });
-  check_data(!documents_.empty(), "text", path, " has no document of ", min_tokens, " tokens; the longest of ", count,
-             " has ", longest);
+  check_data(!documents_.empty(), "text", path, " has no document of at least ", min_tokens, " tokens; the longest of ",
+             count, " has ", longest);
 }
 
 void Corpus::map_tokens(const text::Tokenizer& tokenizer) {
   file_.emplace(path_);
-  check_data(file_->tokenizer() == tokenizer.identity(), "text", path_, " holds tokens of another tokenizer, ",
+  check_data(file_->tokenizer() == tokenizer.identity(), "text", path_, " was made with another tokenizer, ",
              file_->tokenizer(), "; the task's is ", tokenizer.identity());
   tokens_ = file_->data();
   for (const text::TokenDocument& document : file_->documents()) {
@@ -62,7 +62,7 @@ int64_t Corpus::tokens() const {
 
 void Corpus::read(const Document& document, int64_t offset, std::span<int32_t> out) const {
   check(offset >= 0 && offset + static_cast<int64_t>(out.size()) <= document.tokens, "text", "window of ", out.size(),
-        " tokens at ", offset, " leaves ", document.path, ", which has ", document.tokens);
+        " tokens at ", offset, " exceeds ", document.path, ", which has ", document.tokens);
   text::copy_tokens(out, tokens_ + (document.start + offset) * token_bytes_, token_bytes_);
   for (const int32_t token : out) {
     check_data(token >= 0 && token < vocab_, "text", path_, " holds token ", token, "; the tokenizer has ", vocab_);
@@ -72,7 +72,7 @@ void Corpus::read(const Document& document, int64_t offset, std::span<int32_t> o
 void Corpus::check_window(int64_t size) const {
   int64_t longest = 0;
   for (const Document& document : documents_) longest = std::max(longest, document.tokens);
-  check_data(longest >= size, "text", path_, " has no document of ", size, " tokens; the longest of ",
+  check_data(longest >= size, "text", path_, " has no document of at least ", size, " tokens; the longest of ",
              documents_.size(), " has ", longest);
 }
 
@@ -89,7 +89,7 @@ Corpus::Window Corpus::overlapping_window(int64_t size, int64_t index) const {
     if (index < here) return {&document, index};
     index -= here;
   }
-  fail("text", path_, " has fewer windows of ", size, " tokens than asked for");
+  fail("text", path_, " has fewer windows of ", size, " tokens than requested");
 }
 
 int64_t Corpus::adjacent_windows(int64_t size) const {
@@ -105,7 +105,7 @@ Corpus::Window Corpus::adjacent_window(int64_t size, int64_t index) const {
     if (index < here) return {&document, index * (size - 1)};
     index -= here;
   }
-  fail("text", path_, " has fewer windows of ", size, " tokens than asked for");
+  fail("text", path_, " has fewer windows of ", size, " tokens than requested");
 }
 
 }  // namespace ovq::tasks

@@ -1,5 +1,5 @@
-// The documents of a text file or of a folder of .txt files, as tokens in memory: one, two or four bytes a token, as
-// the vocabulary needs. Or those of a file of tokens (text/token_file.h), which stay in the file.
+// The documents of a text file or of a folder of .txt files, as tokens in memory: one, two or four bytes per token,
+// depending on the vocabulary. Or the documents of a token file (text/token_file.h), which stay on disk.
 #pragma once
 
 #include <cstdint>
@@ -21,8 +21,8 @@ class Corpus {
     int64_t text_bytes = 0;
   };
 
-  // Reads `path`: a file is one document, of a folder every .txt file in it, by name. Documents of fewer than
-  // `min_tokens` are left out. Tokens of another tokenizer are a DataError.
+  // Reads `path`: a file is one document; in a folder every .txt file is one, in the order of their names. Leaves out
+  // documents of fewer than `min_tokens` tokens. A token file of another tokenizer is a DataError.
   Corpus(const std::string& path, const text::Tokenizer& tokenizer, int64_t min_tokens);
   Corpus(const Corpus&) = delete;
   Corpus& operator=(const Corpus&) = delete;
@@ -33,16 +33,16 @@ class Corpus {
   // Copies the tokens of `document` from `offset` on.
   void read(const Document& document, int64_t offset, std::span<int32_t> out) const;
 
-  // The document and offset of a window of `size` tokens that lie in one document.
+  // The position of a window of `size` tokens, which lies within one document.
   struct Window {
     const Document* document = nullptr;
     int64_t offset = 0;
   };
-  // All starts are numbered: 0 <= index < overlapping_windows(size), neighbours one token apart.
+  // Windows at every start, numbered 0 <= index < overlapping_windows(size); neighbours are one token apart.
   int64_t overlapping_windows(int64_t size) const;
   Window overlapping_window(int64_t size, int64_t index) const;
-  // Windows side by side, document after document: the last token of one is the first of the next, since that one is
-  // only ever a target of the former.
+  // Windows side by side, document after document. The last token of a window is also the first of the next, because in
+  // the former it is only a target.
   int64_t adjacent_windows(int64_t size) const;
   Window adjacent_window(int64_t size, int64_t index) const;
 
@@ -53,9 +53,9 @@ class Corpus {
 
   std::string path_;
   int64_t vocab_ = 0, token_bytes_ = 1;
-  std::vector<std::byte> memory_;        // of texts
-  std::optional<text::TokenFile> file_;  // instead
-  const std::byte* tokens_ = nullptr;    // in either
+  std::vector<std::byte> memory_;        // tokens of texts, or
+  std::optional<text::TokenFile> file_;  // a token file
+  const std::byte* tokens_ = nullptr;    // in `memory_` or in `file_`
   std::vector<Document> documents_;
 };
 

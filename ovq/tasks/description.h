@@ -1,4 +1,4 @@
-// What is known of a task by its name and options alone: nothing is read but, for the vocabulary, a tokenizer's model.
+// What can be known of a task from its name and options without its data; the vocabulary may need a tokenizer's model.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -11,18 +11,18 @@ namespace ovq::tasks {
 
 struct TaskDescription {
   std::string name;
-  nlohmann::json options;  // as make_task takes them
+  nlohmann::json options;  // as for make_task
   Metric metric = Metric::accuracy;
   std::vector<int64_t> train_lengths;          // of the scale
   std::vector<EvaluationSetting> evaluations;  // of the scale
 
-  int64_t vocab() const;  // looked for when asked: options have to be good, a tokenizer's model has to be there
+  int64_t vocab() const;  // determined when called: the options must be valid and the tokenizer's model must exist
 };
 
-// Errors name the closest valid task or scale.
+// An unknown task or scale is an error that suggests the closest.
 TaskDescription describe_task(const std::string& name, const nlohmann::json& options);
 
-// "accuracy" or "loss", as results and tables have it.
+// "accuracy" or "loss", as in results and tables.
 const char* metric_name(Metric metric);
 
 }  // namespace ovq::tasks

@@ -17,7 +17,7 @@ constexpr const char* kEndings = "endings";
 struct Words {
   std::string text;
   std::vector<std::string_view> all;  // of `text`
-  std::vector<size_t> places;         // where a sentence begins, with enough words before and behind
+  std::vector<size_t> places;         // start of each sentence that has enough words before and after it
 
   std::string joined(size_t first, size_t count) const {
     std::string words;
@@ -26,7 +26,7 @@ struct Words {
   }
 };
 
-// Quotation marks and brackets may come behind the stop.
+// Quotation marks and brackets may follow the full stop.
 bool ends_sentence(std::string_view word) {
   constexpr std::string_view kMarks[] = {"\"", "'", ")", "_", "\xe2\x80\x99", "\xe2\x80\x9d"};
   const std::string_view* mark = nullptr;
@@ -51,8 +51,8 @@ void find_words(Words& words, const EndingOptions& options) {
   }
 }
 
-// The place of the right ending first, then those of others, which are not in the context. The endings differ where the
-// document has so many.
+// The position of the right ending first, then positions outside the context for the wrong ones. The endings differ if
+// the document has enough different ones.
 std::vector<size_t> draw_places(const Words& words, const EndingOptions& options, Random& random) {
   constexpr int kTries = 1000;
   std::vector<size_t> drawn;
@@ -74,7 +74,7 @@ std::vector<size_t> draw_places(const Words& words, const EndingOptions& options
 
 std::string make_endings(const std::vector<std::string>& texts, const EndingOptions& options) {
   check(options.questions >= 1 && options.choices >= 2 && options.context_words >= 1 && options.ending_words >= 1,
-        kEndings, "there must be questions, at least two choices, and words in context and endings");
+        kEndings, "questions, context_words and ending_words must be at least 1, choices at least 2");
   std::vector<Words> documents;
   std::vector<size_t> document_of_place;
   for (const std::string& path : text::document_paths(kEndings, texts)) {
@@ -84,7 +84,7 @@ std::string make_endings(const std::vector<std::string>& texts, const EndingOpti
     document_of_place.insert(document_of_place.end(), words.places.size(), documents.size());
     documents.push_back(std::move(words));
   }
-  check_data(!documents.empty(), kEndings, "no document has ", 2 * options.choices, " sentences behind the first ",
+  check_data(!documents.empty(), kEndings, "no document has ", 2 * options.choices, " sentences after the first ",
              options.context_words, " words");
   std::string lines;
   for (int64_t question = 0; question < options.questions; ++question) {

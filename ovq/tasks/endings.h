@@ -1,6 +1,7 @@
-// Multiple choice made from any text: how does a passage go on? The right ending is the sentence that follows it, the
-// wrong ones begin sentences elsewhere in the same document. For where the published benchmarks are too hard for small
-// models, or not at hand. The benchmark `endings` reads what this makes, a line of JSON for each question:
+// Multiple-choice questions made from any text: how does a passage continue? The right ending is the sentence that
+// follows; the wrong ones are the beginnings of sentences elsewhere in the same document. Useful where the published
+// benchmarks are too hard for small models or not available. The output is read by the benchmark `endings`, a line of
+// JSON for each question:
 //
 //   {"context": "...", "endings": ["...", "..."], "label": 1}
 #pragma once
@@ -18,8 +19,8 @@ struct EndingOptions {
   uint64_t seed = 0;
 };
 
-// From text files and folders of .txt files; documents are drawn by their number of sentences. DataError if the text is
-// too short.
+// Reads text files and folders of .txt files. Longer documents are drawn more often, by their number of sentences.
+// DataError if the text is too short.
 std::string make_endings(const std::vector<std::string>& texts, const EndingOptions& options);
 
 }  // namespace ovq::tasks

@@ -1,4 +1,4 @@
-// One row of a task, to be looked at.
+// One row of a task, for display.
 #pragma once
 
 #include <memory>
@@ -11,8 +11,8 @@ namespace ovq::tasks {
 
 struct ExampleOptions {
   std::string task, scale = "tiny";
-  nlohmann::json options = nlohmann::json::object();  // over those of the scale
-  int64_t length = 0;                                 // 0: the shortest that is trained
+  nlohmann::json options = nlohmann::json::object();  // override those of the scale
+  int64_t length = 0;                                 // 0: the shortest training length
   int64_t step = 0;
   uint64_t seed = 0;
   Split split = Split::train;

@@ -67,7 +67,7 @@ void IclTask::fill(const SampleRequest& request, int64_t row, Row out) const {
   Random random(row_seed(request, row));
   std::vector<Function> functions = draw_functions(random, options_);
   const int64_t examples = request.length / example_length();
-  int64_t position = request.length - examples * example_length();  // padding before it
+  int64_t position = request.length - examples * example_length();  // after the padding
   const auto put = [&](int64_t token) { out.tokens[static_cast<size_t>(position++)] = static_cast<int32_t>(token); };
 
   std::vector<int64_t> x(static_cast<size_t>(options_.tokens));

@@ -1,12 +1,12 @@
-// In-context learning of linear functions (paper, appendix B). A row draws its own functions f(x) = b + a P x, P a
-// permutation; examples of them come in random order, the arrow says of which, and y is asked for in every one.
+// In-context learning of linear functions (paper, appendix B). Each row draws its own functions f(x) = b + a P x, where
+// P is a permutation. Examples come in random order; the arrow names the function, and y is the target in each example.
 //
 //   2 tokens each, a 2, b 1, P swaps:   . 3 5 ->f7[11 7]| 4 9 ->f2[..]| 4 6 ->f7[13 9]|
 //
-// `.` padding up to the requested length, [..] targets. The integer n is the content token n. As in the paper, x
-// are positive integers, uniform in 1 .. x_max, so y lie within b_min + a_min and b_max + a_max x_max, which is within
-// the vocabulary. The arrows in use are a random choice of those there are, so that models
-// tested with more functions than they were trained with have seen every arrow. Cost: O(row length).
+// `.` padding up to the requested length, [..] targets. The integer n is the content token n. As in the paper, x are
+// positive integers, uniform in 1 .. x_max, so y lies within b_min + a_min and b_max + a_max x_max, which is within the
+// vocabulary. The arrows of a row are drawn from all of them, so that models tested with more functions than in
+// training have seen every arrow. Cost: O(row length).
 #pragma once
 
 #include "ovq/base/fields.h"
@@ -16,11 +16,11 @@ namespace ovq::tasks {
 
 struct IclOptions {
   int64_t vocab = 128;          // padding, separator, one arrow per function, the rest content
-  int64_t functions = 2;        // in one row
-  int64_t function_tokens = 8;  // arrows there are
-  int64_t tokens = 2;           // of x, and of y
+  int64_t functions = 2;        // per row
+  int64_t function_tokens = 8;  // number of different arrows
+  int64_t tokens = 2;           // of x, and as many of y
   int64_t a_min = 1, a_max = 5, b_min = 1, b_max = 5;
-  int64_t x_max = 0;  // 0: as large as y allows
+  int64_t x_max = 0;  // 0: the largest for which y fits the vocabulary
 };
 
 template <class Fields>
@@ -42,16 +42,18 @@ class IclTask final : public Task {
 
   explicit IclTask(const IclOptions& options);
 
-  const IclOptions& options() const { return options_; }  // x_max as used
+  const IclOptions& options() const { return options_; }  // with x_max resolved
   std::string name() const override { return "icl"; }
   int64_t vocab() const override { return options_.vocab; }
-  std::string group_name() const override { return "example"; }  // the n-th of its function, from 0
+  std::string group_name() const override {
+    return "example";
+  }  // index of the example among those of its function, from 0
   std::string token_name(int32_t token) const override;
   int64_t min_length() const override { return example_length(); }
   int64_t row_length(int64_t length, Split) const override { return length; }
 
   int64_t example_length() const { return 2 * options_.tokens + 2; }
-  int64_t first_content() const { return kFirstFunction + options_.function_tokens; }  // the integer 0
+  int64_t first_content() const { return kFirstFunction + options_.function_tokens; }  // the token of the integer 0
 
  private:
   void fill(const SampleRequest& request, int64_t row, Row out) const override;

@@ -9,7 +9,7 @@
 namespace ovq::tasks {
 namespace {
 
-// 0 ... count - 1 in the order of their bits from the last to the first: 0, 4, 2, 6, 1, 5, 3, 7.
+// 0 ... count - 1 sorted by their bits in reverse order: 0, 4, 2, 6, 1, 5, 3, 7.
 std::vector<size_t> bit_reversed(size_t count) {
   std::vector<size_t> order = {0};
   for (size_t bit = std::bit_ceil(count) / 2; bit > 0; bit /= 2) {
@@ -31,7 +31,7 @@ std::vector<int64_t> halved_lengths(int64_t longest, int64_t count) {
 }
 
 std::vector<StepShape> step_shapes(const Task& task, const LengthMixture& mixture) {
-  check(!mixture.lengths.empty(), "mixture", "has no lengths");
+  check(!mixture.lengths.empty(), "mixture", "lengths is empty; must have at least one");
   check(mixture.tokens_per_step >= 1, "mixture", "tokens_per_step is ", mixture.tokens_per_step,
         "; must be at least 1");
   const int64_t share = mixture.tokens_per_step / static_cast<int64_t>(mixture.lengths.size());

@@ -1,5 +1,5 @@
-// Which context lengths a training step has: short and long ones together. What the short ones teach early carries over
-// to the long ones.
+// The context lengths of a training step: short and long together, because what is learned on short contexts early
+// carries over to long ones.
 #pragma once
 
 #include <cstdint>
@@ -21,8 +21,8 @@ struct StepShape {
 // {longest / 8, longest / 4, longest / 2, longest}
 std::vector<int64_t> halved_lengths(int64_t longest, int64_t count = 4);
 
-// What every training step consists of: rows of each length, as many as come closest to, but not over,
-// an equal share of tokens_per_step, at least one.
+// The composition of every training step: for each length as many rows as fit into an equal share of tokens_per_step,
+// at least one.
 std::vector<StepShape> step_shapes(const Task& task, const LengthMixture& mixture);
 
 // Consecutive rows of a batch.
@@ -30,9 +30,9 @@ struct RowRange {
   int64_t first = 0, count = 0;
 };
 
-// Which rows of each shape are in each of the parts of a step: [part][shape]. Every length is shared out evenly; the
-// rows that are left over go to the parts with the fewest tokens so far, those of long rows first, of equals to parts
-// far apart: consecutive parts together have their share, too.
+// The rows of each shape in each part of a step: [part][shape]. Every length is divided evenly. Left-over rows, those
+// of long rows first, go to the part with the fewest tokens so far; ties go to parts far apart, so that consecutive
+// parts together are balanced too.
 std::vector<std::vector<RowRange>> rows_of_parts(const Task& task, const std::vector<StepShape>& shapes, int64_t parts);
 
 }  // namespace ovq::tasks

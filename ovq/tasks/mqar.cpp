@@ -13,9 +13,9 @@ namespace ovq::tasks {
 
 namespace {
 
-constexpr double kAboveZero = 1e-300;  // has a logarithm where a waiting time is 0
+constexpr double kAboveZero = 1e-300;  // keeps the logarithm finite if a waiting time is 0
 
-// `count` different numbers of [first, first + size), in random order.
+// `count` distinct numbers in [first, first + size), in random order.
 std::vector<int32_t> distinct(Random& random, int64_t count, int64_t first, int64_t size) {
   std::vector<int32_t> numbers(static_cast<size_t>(size));
   std::iota(numbers.begin(), numbers.end(), static_cast<int32_t>(first));
@@ -26,8 +26,8 @@ std::vector<int32_t> distinct(Random& random, int64_t count, int64_t first, int6
   return numbers;
 }
 
-// `count` slots of [0, slots) in the order in which they would be drawn one after the other without replacement, slot i
-// with weight (i + 1)^(alpha - 1): the order of exponential waiting times E / weight.
+// Draws `count` slots of [0, slots) without replacement, where slot i has weight (i + 1)^(alpha - 1). Sorting the slots
+// by exponential waiting times E / weight gives the same distribution.
 std::vector<int64_t> draw_slots(Random& random, int64_t count, int64_t slots, double alpha) {
   std::vector<std::pair<double, int64_t>> waiting(static_cast<size_t>(slots));
   for (int64_t i = 0; i < slots; ++i) {

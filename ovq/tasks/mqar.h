@@ -1,12 +1,12 @@
-// Multi-query associative recall as in the Zoology and Based papers, so that results compare with theirs: pairs of one
-// token each, then every key once more, at gaps that follow a power law; fillers in between.
+// Multi-query associative recall as in the Zoology and Based papers, for comparison with their results: key-value pairs
+// of one token each, then every key once more at distances that follow a power law, with fillers in between.
 //
 //   2 pairs, length 12, fillers shown as 0:   2 8 4 7 0 0 4[7]0 0 0 2[8]0
 //
-// [..] is asked for after the key, and is not in the input. Keys are 1 .. vocab/2 - 1, values vocab/2 .. vocab - 1,
-// fillers any token. Of the slots 0, 1, ... of two tokens after the pairs, slot i is drawn with weight (i + 1)^(alpha -
-// 1), without replacement, for the first pair first: alpha 1 is uniform, a small one keeps queries close. Cost:
-// O(length + vocab), and O(pairs log pairs) for the order of draws.
+// [..] is the target after the key, and is not in the input. Keys are 1 .. vocab/2 - 1, values vocab/2 .. vocab - 1,
+// fillers any token. The queries take slots 0, 1, ... of two tokens after the pairs. The pairs draw them in order,
+// without replacement, slot i with weight (i + 1)^(alpha - 1): alpha 1 is uniform, a small alpha keeps queries close.
+// Cost: O(length + vocab), and O(pairs log pairs) to sort the draws.
 #pragma once
 
 #include "ovq/base/fields.h"
@@ -36,7 +36,9 @@ class MqarTask final : public Task {
   const MqarOptions& options() const { return options_; }
   std::string name() const override { return "mqar"; }
   int64_t vocab() const override { return options_.vocab; }
-  std::string group_name() const override { return "log2 distance"; }  // from a key to its query, rounded down
+  std::string group_name() const override {
+    return "log2 distance";
+  }  // of the distance from a key to its query, rounded down
   std::string token_name(int32_t token) const override { return std::to_string(token); }
   int64_t min_length() const override { return options_.pairs ? 4 * options_.pairs : 16; }
   int64_t row_length(int64_t length, Split) const override { return length; }

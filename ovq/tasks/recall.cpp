@@ -52,9 +52,8 @@ int64_t RecallTask::row_length(int64_t length, Split split) const {
   return length + 1 + queries(length, split) * copies(length) * pair_length();
 }
 
-// `count` sequences of content tokens, no two equal, one after the other. Different hashes mean different sequences, so
-// it is enough to keep hashes; with at least twice as many sequences as asked for, a draw is repeated less than once on
-// average.
+// `count` distinct sequences of content tokens, concatenated. Only hashes are stored: different hashes mean different
+// sequences. With at least twice as many possible sequences as needed, each takes less than two draws on average.
 std::vector<int32_t> RecallTask::distinct_sequences(Random& random, int64_t count, int64_t length) const {
   const int64_t content = options_.vocab - kFirstContent;
   const double possible = std::pow(static_cast<double>(content), static_cast<double>(length));
@@ -85,7 +84,7 @@ void RecallTask::fill(const SampleRequest& request, int64_t row, Row out) const 
   const std::vector<int32_t> keys = distinct_sequences(random, key_count, key_length);
   const std::vector<int32_t> values = distinct_sequences(random, pairs, value_length);
 
-  int64_t position = request.length - pairs * pair_length();  // padding before it
+  int64_t position = request.length - pairs * pair_length();  // after the padding
   const auto put = [&](int32_t token) { out.tokens[static_cast<size_t>(position++)] = token; };
   const auto put_pair = [&](int64_t key, int64_t value) {
     for (int64_t i = 0; i < key_length; ++i) put(keys[static_cast<size_t>(key * key_length + i)]);
@@ -94,7 +93,7 @@ void RecallTask::fill(const SampleRequest& request, int64_t row, Row out) const 
     put(kSeparator);
   };
 
-  // The i-th pair of the context has value i; occurrences of a key are spread at random.
+  // The i-th pair of the context has value i. The occurrences of each key are spread at random.
   std::vector<int64_t> order(static_cast<size_t>(pairs));
   for (int64_t i = 0; i < pairs; ++i) order[static_cast<size_t>(i)] = i / copy_count;
   random.shuffle(std::span(order));

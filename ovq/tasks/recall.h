@@ -1,13 +1,13 @@
-// In-context recall (paper, appendix B). Pairs fill the context; then some keys are shown again, and their values asked
-// for.
+// In-context recall (paper, appendix B). Pairs fill the context; then some keys are repeated as queries for their
+// values.
 //
 //   recall, key and value of 2:         . . 7 4 -> 9 5 | 6 6 -> 8 4 | ? 6 6 ->[8 4]| 7 4 ->[9 5]|
 //   positional-recall, 2 copies of 1:   . 7 -> 9 | 6 -> 8 | 6 -> 5 | 7 -> 4 | ? 6 ->[8]| 6 ->[5]|
 //
-// `.` padding up to the requested length, `?` start of the query section, [..] targets: the value tokens there, nothing
-// else. Keys differ from each other, and values from each other, as wholes; both draw from the same content tokens.
-// With copies > 1 every key occurs that often (less often in contexts too short for it), each time with another value,
-// and a query shows it as often again: values in their order of appearance. Cost: O(row length) expected.
+// `.` padding up to the requested length, `?` start of the query section, [..] targets: only the value tokens there.
+// Keys are distinct as whole sequences, and so are values; both use the same content tokens. With copies > 1 every key
+// occurs that often (less often in contexts too short for it), each time with another value. Its query repeats it as
+// often and asks for the values in their order of appearance. Cost: O(row length) expected.
 #pragma once
 
 #include "ovq/base/fields.h"
@@ -20,8 +20,8 @@ struct RecallOptions {
   int64_t vocab = 128;  // four special tokens, the rest content
   int64_t key_length = 2, value_length = 2;
   int64_t copies = 1;                 // occurrences of a key: 1 basic, 4 positional recall
-  double train_query_fraction = 0.5;  // of the keys, at least one
-  int64_t test_queries = 6;           // keys, or all if there are fewer
+  double train_query_fraction = 0.5;  // of the keys, but at least one key
+  int64_t test_queries = 6;           // number of keys, or all if there are fewer
 };
 
 template <class Fields>
@@ -52,7 +52,7 @@ class RecallTask final : public Task {
   int64_t pair_length() const { return options_.key_length + options_.value_length + 2; }
   int64_t copies(int64_t length) const;  // of each key in a context of that length
   int64_t keys(int64_t length) const;
-  int64_t queries(int64_t length, Split split) const;  // in keys
+  int64_t queries(int64_t length, Split split) const;  // number of keys
 
  private:
   void fill(const SampleRequest& request, int64_t row, Row out) const override;

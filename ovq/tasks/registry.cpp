@@ -52,7 +52,7 @@ Preset icl_preset(Scale scale) {
                             {"functions", pick(scale, 2, 4, 16)},
                             {"function_tokens", pick(scale, 8, 16, 128)},
                             {"tokens", pick(scale, 2, 4, 12)}}};
-  // The paper does not say how long the contexts of its tests are; here an average function has 16 examples or more.
+  // The paper does not give the lengths of its tests; here a function has 16 or more examples on average.
   const auto test = [&](int64_t functions, int64_t length) {
     preset.evaluations.push_back({.length = length, .options = {{"functions", functions}}});
   };
@@ -75,7 +75,7 @@ Preset icl_preset(Scale scale) {
   return preset;
 }
 
-// At paper scale, the lengths and pairs that the Zoology and Based papers test.
+// At paper scale, the lengths and numbers of pairs tested in the Zoology and Based papers.
 Preset mqar_preset(Scale scale) {
   Preset preset{.options = {{"vocab", pick(scale, 256, 1024, 8192)}, {"pairs", 0}, {"alpha", 0.01}},
                 .train_lengths = halved_lengths(pick(scale, 128, 256, 256), 3)};

@@ -1,5 +1,5 @@
 // Tasks by name, and their sizes by scale: `tiny` for a demo, `small` for experiments on a few cores, `paper` for the
-// paper's own.
+// sizes of the paper.
 #pragma once
 
 #include <memory>
@@ -11,7 +11,7 @@
 
 namespace ovq::tasks {
 
-// What a trained model is tested on: a length and, where the test differs from training, options over those of the
+// A test of a trained model: a length and, where the test differs from training, options that override those of the
 // preset.
 struct EvaluationSetting {
   int64_t length = 0;
@@ -29,20 +29,19 @@ std::vector<std::string> scale_names();
 
 Preset preset(const std::string& task, const std::string& scale);
 
-// The scale among options as make_task takes them; tiny if there is none.
+// The scale in options for make_task; tiny if there is none.
 std::string scale_of(const std::string& task, const nlohmann::json& options);
 
-// The options that make_task would use: those of the preset `options["scale"]` (tiny if not given), overridden by the
-// rest.
+// The options that make_task would use: the preset `options["scale"]` (tiny if absent), overridden by the rest.
 nlohmann::json task_options(const std::string& task, const nlohmann::json& options);
 
-// The options of a task, as FieldDescriber (base/json_fields.h) has them.
+// The options of a task in the form of FieldDescriber (base/json_fields.h).
 nlohmann::json describe_task(const std::string& task);
 
-// What a task is scored by, known by its name alone.
+// The metric of a task, known from its name alone.
 Metric metric_of(const std::string& task);
 
-// Reads no data: that is done by the first sample that needs it. Errors name the closest valid task, scale or option.
+// Reads no data; the first sample that needs data reads it. Errors suggest the closest valid task, scale or option.
 std::unique_ptr<Task> make_task(const std::string& name, const nlohmann::json& options = nlohmann::json::object());
 
 }  // namespace ovq::tasks

@@ -12,7 +12,7 @@ std::string render(const Task& task, const Batch& batch, int64_t row, size_t wid
 
   std::string text;
   size_t line_start = 0;
-  bool inside = false;  // brackets
+  bool inside = false;  // of brackets
   const auto add = [&](const std::string& name, bool target) {
     std::string joint = text.empty() || inside != target ? "" : gap;
     if (target && !inside) joint = "[";
@@ -27,7 +27,7 @@ std::string render(const Task& task, const Batch& batch, int64_t row, size_t wid
     text += name;
   };
   for (int64_t i = 0; i < batch.length; ++i) {
-    const bool shown = i > 0 && targets[i - 1] == tokens[i];  // as the target before
+    const bool shown = i > 0 && targets[i - 1] == tokens[i];  // equals the previous target
     if (!shown) add(task.token_name(tokens[i]), false);
     if (targets[i] != kNoTarget) add(task.token_name(targets[i]), true);
   }

@@ -1,4 +1,4 @@
-// A sample as people read it.
+// A sample in readable form.
 #pragma once
 
 #include <string>
@@ -7,9 +7,8 @@
 
 namespace ovq::tasks {
 
-// The names of a row's tokens, in lines of about `width`; what is asked for stands in brackets where it should be said.
-// A target that is also the next input is shown once: `7 4 ->[9 5]|`; one that is not comes between the inputs:
-// `4[7]0`.
+// The names of a row's tokens, in lines of about `width`. Targets are in brackets where the model must predict them. A
+// target that is also the next input appears once: `7 4 ->[9 5]|`; any other appears between the inputs: `4[7]0`.
 std::string render(const Task& task, const Batch& batch, int64_t row, size_t width = 100);
 
 }  // namespace ovq::tasks

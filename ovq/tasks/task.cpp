@@ -21,11 +21,11 @@ Batch Task::sample(const SampleRequest& request) const {
         "; must be within 0 and ", request.ranks - 1);
   const int64_t first_row = request.first_row, left = request.rows - first_row;
   check(first_row >= 0 && left >= 1 && request.row_count >= 0 && request.row_count <= left, op.c_str(), "rows from ",
-        first_row, " on, ", request.row_count, " of them, are not among the batch's ", request.rows);
+        first_row, " on, ", request.row_count, " of them, exceed the batch's ", request.rows);
   check(request.length >= min_length(), op.c_str(), "length is ", request.length, "; must be at least ", min_length());
   constexpr int64_t kMaxTokens = int64_t{1} << 32;
   check(request.length <= kMaxTokens / 4 && request.rows <= kMaxTokens / row_length(request.length, request.split),
-        op.c_str(), request.rows, " rows of length ", request.length, " are more than ", kMaxTokens, " tokens");
+        op.c_str(), request.rows, " rows of length ", request.length, " exceed the limit of ", kMaxTokens, " tokens");
 
   Batch batch{.rows = request.row_count == 0 ? left : request.row_count,
               .length = row_length(request.length, request.split)};

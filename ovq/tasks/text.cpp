@@ -13,8 +13,8 @@
 namespace ovq::tasks {
 namespace {
 
-// The largest quotient of Euclid's algorithm: small where the multiples of step, modulo count, are spread evenly. That
-// of a step with a common factor is as bad as any.
+// The largest quotient of Euclid's algorithm. It is small if the multiples of `step`, modulo `count`, are spread
+// evenly. For a step with a common factor, returns the worst value.
 int64_t largest_quotient(int64_t step, int64_t count) {
   int64_t a = count, b = step, largest = 0;
   while (b > 0) {
@@ -24,8 +24,8 @@ int64_t largest_quotient(int64_t step, int64_t count) {
   return a == 1 ? largest : count + 1;
 }
 
-// A permutation of 0 ... count - 1 whose beginnings are all spread evenly: multiples, modulo count, of the step nearest
-// to count / phi whose quotients are at most 5.
+// A permutation of 0 ... count - 1 whose every prefix is spread evenly: multiples, modulo count, of the step nearest to
+// count / phi whose quotients are at most 5.
 int64_t spread(int64_t index, int64_t count) {
   const int64_t golden = std::llround(static_cast<double>(count) / std::numbers::phi);
   int64_t step = 1;
@@ -43,9 +43,9 @@ TextTask::TextTask(const TextOptions& options) : options_(options) {
   check(options.bin >= 1, "text", "bin is ", options.bin, "; must be at least 1");
   check(!options.train.empty() || !options.test.empty(), "text",
         "needs train or test; expected a text file or a folder of .txt files");
-  std::error_code error;  // of paths that do not exist: reported when they are read
+  std::error_code error;  // paths that do not exist are reported when they are read
   const bool same = std::filesystem::equivalent(options.train, options.test, error) && !error;
-  check(!same, "text", "train and test are both ", options.train, "; testing needs text of its own");
+  check(!same, "text", "train and test are both ", options.train, "; test must be different text");
   tokenizer_ = text::make_tokenizer(options.tokenizer);
 }
 

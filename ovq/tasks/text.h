@@ -1,13 +1,12 @@
-// Long text: windows of documents, every next token asked for.
+// Long text: windows of documents in which every next token is a target.
 //
 //   bytes, length 8:   T[h e   c a t   s a]     row: "The cat ", targets: "he cat s"
 //
-// A window lies in one document; documents of fewer than min_document tokens are left out, as in the paper. Training
-// windows start anywhere, each start as likely as any other, chosen by (seed, step, rank, row). Test windows lie side
-// by side. They are read in an order in which the first ones, however many, are spread over the whole text: row r of
-// (step, rank) is number (step * ranks + rank) * rows + r of it, and after the last it begins again. The seed plays no
-// part. Cost: O(length + documents). A corpus is read and tokenised, or its file of tokens mapped, when it is first
-// asked for; the vocabulary and the metric are known without it.
+// A window lies within one document; documents of fewer than min_document tokens are left out, as in the paper.
+// Training windows start anywhere with equal probability, chosen by (seed, step, rank, row). Test windows lie side by
+// side, in an order in which any number of first windows is spread over the whole text. Row r of (step, rank) is number
+// (step * ranks + rank) * rows + r in this order, which repeats after the last window; the seed plays no part. Cost:
+// O(length + documents). The corpus is loaded when it is first needed; vocabulary and metric are known without it.
 #pragma once
 
 #include <memory>
@@ -22,10 +21,10 @@
 namespace ovq::tasks {
 
 struct TextOptions {
-  std::string train, test;          // text, folder or file of tokens; one may be left empty if never asked for
+  std::string train, test;          // text, folder or token file; either may be empty if it is not used
   std::string tokenizer = "bytes";  // or the path of a SentencePiece model
   int64_t min_document = 0;         // tokens
-  int64_t bin = 64;                 // positions in a group
+  int64_t bin = 64;                 // positions per group
 };
 
 template <class Fields>
@@ -54,7 +53,7 @@ class TextTask final : public Task {
   const text::Tokenizer* tokenizer() const override { return tokenizer_.get(); }
   int64_t test_rows(int64_t length) const override { return corpus(Split::test).adjacent_windows(length + 1); }
 
-  const Corpus& corpus(Split split) const;  // read by the first call, which throws if that fails; by any thread
+  const Corpus& corpus(Split split) const;  // loaded by the first call, which throws if that fails; thread-safe
 
  private:
   void fill(const SampleRequest& request, int64_t row, Row out) const override;

@@ -61,8 +61,8 @@ check 'train on tokens' "$ovq" train "${tiny[@]}" --task-options "$(task "$work/
 check 'train on text' "$ovq" train "${tiny[@]}" --task-options "$(task "$work/books/train" "$work/books/valid" "$work/bpe.model")" --out "$work/same"
 losses() { grep -o '"loss":[0-9.]*' "$1/metrics.jsonl" | head -n 6; }
 [[ $(losses "$work/run") == "$(losses "$work/same")" ]] || failed "tokens are not the text's"
-expect 1 'holds tokens of another tokenizer' "$ovq" train "${tiny[@]}" --task-options "$(task "$work/train.tokens" "$work/valid.tokens" "$work/unigram.model")" --out "$work/x"
-expect 1 'holds tokens of another tokenizer' "$ovq" train "${tiny[@]}" --task-options "$(task "$work/train.tokens" "$work/valid.tokens" bytes)" --out "$work/x"
+expect 1 'was made with another tokenizer' "$ovq" train "${tiny[@]}" --task-options "$(task "$work/train.tokens" "$work/valid.tokens" "$work/unigram.model")" --out "$work/x"
+expect 1 'was made with another tokenizer' "$ovq" train "${tiny[@]}" --task-options "$(task "$work/train.tokens" "$work/valid.tokens" bytes)" --out "$work/x"
 cp "$work/train.tokens" "$work/damaged.tokens" && damage "$work/damaged.tokens" 999
 expect 1 'damaged.tokens is damaged' "$ovq" train "${tiny[@]}" --task-options "$(task "$work/damaged.tokens" "$work/valid.tokens" "$work/bpe.model")" --out "$work/x"
 cp -r "$work/run" "$work/switched"

@@ -92,7 +92,7 @@ TEST_F(ChoiceFiles, PiqaWithAFileOfLabels) {
   EXPECT_EQ(questions[1].answer, 0);
   folder_.write("valid-labels.lst", "1\n");
   EXPECT_EQ(error_of([&] { read_questions(Benchmark::piqa, path); }),
-            "[choice] " + path + ":2: label is missing; the file of labels has 1");
+            "[choice] " + path + ":2: label is missing; the labels' file has only 1");
   folder_.write("valid-labels.lst", "1\n2\n");
   EXPECT_EQ(error_of([&] { read_questions(Benchmark::piqa, path); }),
             "[choice] " + path + ":2: label is \"2\"; expected a number within 0 and 1");
@@ -129,7 +129,7 @@ TEST_F(ChoiceFiles, BadHellaswag) {
   EXPECT_EQ(complaint("/endings", "one"), "endings is \"one\"; expected a list of two or more");
   EXPECT_EQ(complaint("/endings", json::array({"one"})), "endings is [\"one\"]; expected a list of two or more");
   EXPECT_EQ(complaint("/endings/1", 7), "endings is a number; expected a text");
-  EXPECT_EQ(complaint("/endings/1", "[step]"), "endings has an empty one");
+  EXPECT_EQ(complaint("/endings/1", "[step]"), "endings has an empty element");
   EXPECT_EQ(complaint("/label", nullptr), "label is missing");
   EXPECT_EQ(complaint("/label", ""), "label is \"\"; expected a number within 0 and 3");
   EXPECT_EQ(complaint("/label", 4), "label is 4; expected a number within 0 and 3");
@@ -154,7 +154,7 @@ TEST_F(ChoiceFiles, BadWinogrande) {
     return error(Benchmark::winogrande, with(kWinogrande, pointer, value));
   };
   EXPECT_EQ(complaint("/sentence", "No blank."), "sentence has no blank \"_\"");
-  EXPECT_EQ(complaint("/sentence", "It is _ "), "sentence ends with its blank; nothing is left to score");
+  EXPECT_EQ(complaint("/sentence", "It is _ "), "sentence ends with its blank; must continue after it to be scored");
   EXPECT_EQ(complaint("/answer", nullptr), "answer is missing");
   EXPECT_EQ(complaint("/answer", "0"), "answer is \"0\"; expected a number within 1 and 2");
   EXPECT_EQ(complaint("/answer", ""), "answer is \"\"; expected a number within 1 and 2");
@@ -180,13 +180,13 @@ TEST_F(ChoiceFiles, BadArc) {
   EXPECT_EQ(complaint(kArc, "/question", 7), "question is a number; expected a text");
   EXPECT_EQ(complaint(kArc, "/question/choices", nullptr), "question.choices is missing");
   EXPECT_EQ(complaint(kArc, "/question/choices", 1), "question.choices is 1; expected a list of two or more");
-  EXPECT_EQ(complaint(kArc, "/question/choices/0", 1), "question.choices has one without text");
-  EXPECT_EQ(complaint(kArc, "/question/choices/0/text", nullptr), "question.choices has one without text");
+  EXPECT_EQ(complaint(kArc, "/question/choices/0", 1), "question.choices has an element without text");
+  EXPECT_EQ(complaint(kArc, "/question/choices/0/text", nullptr), "question.choices has an element without text");
   EXPECT_EQ(complaint(kArc, "/question/choices/0/text", 1), "question.choices.text is a number; expected a text");
   EXPECT_EQ(complaint(kArc, "/question/choices/0/text", ""), "choices has an empty text");
-  EXPECT_EQ(complaint(kArc, "/question/choices/0/label", nullptr), "question.choices has one without label");
+  EXPECT_EQ(complaint(kArc, "/question/choices/0/label", nullptr), "question.choices has an element without label");
   EXPECT_EQ(complaint(kArc, "/answerKey", nullptr), "answerKey is missing");
-  EXPECT_EQ(complaint(kArc, "/answerKey", "C"), "answerKey is \"C\", which is no choice's label");
+  EXPECT_EQ(complaint(kArc, "/answerKey", "C"), "answerKey is \"C\"; must be one of the labels");
   EXPECT_EQ(complaint(kArc, "/answerKey", 2), "answerKey is a number; expected a text");
   EXPECT_EQ(complaint(kArcLists, "/choices", nullptr), "choices.text is missing");
   EXPECT_EQ(complaint(kArcLists, "/choices/label", nullptr), "choices.label is missing");
@@ -203,7 +203,7 @@ TEST_F(ChoiceFiles, BadFiles) {
   const std::string empty = folder_.write("empty.jsonl", "");
   EXPECT_EQ(complaint(empty), "[choice] " + empty + " is empty");
   const std::string blank = folder_.write("blank.jsonl", "\n \n");
-  EXPECT_EQ(complaint(blank), "[choice] " + blank + " has no question");
+  EXPECT_EQ(complaint(blank), "[choice] " + blank + " has no questions");
   const std::string broken = folder_.write("broken.jsonl", kArc.dump() + "\n{\"question\": ");
   EXPECT_EQ(complaint(broken), "[choice] " + broken + ":2: is not a JSON object");
   const std::string list = folder_.write("list.jsonl", "[1]");

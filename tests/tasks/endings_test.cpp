@@ -64,9 +64,9 @@ TEST(Endings, BadInput) {
   const test::Folder folder;
   const std::string few = folder.write("few.txt", "One sentence. And two. And no more of them here.");
   EXPECT_EQ(error_of([&] { make_endings({few}, {}); }),
-            "[endings] no document has 8 sentences behind the first 48 words");
+            "[endings] no document has 8 sentences after the first 48 words");
   EXPECT_EQ(error_of([&] { make_endings({few}, {.choices = 1}); }),
-            "[endings] there must be questions, at least two choices, and words in context and endings");
+            "[endings] questions, context_words and ending_words must be at least 1, choices at least 2");
   const auto complaint = [&](const json& line) {
     const std::string path = folder.write("dev.jsonl", line.dump());
     return error_of([&] { read_questions(Benchmark::endings, path); }).substr(("[choice] " + path + ":1: ").size());
@@ -79,7 +79,7 @@ TEST(Endings, BadInput) {
   EXPECT_EQ(complaint(bad), "label is 2; expected a number within 0 and 1");
   bad = good;
   bad["endings"][1] = " ";
-  EXPECT_EQ(complaint(bad), "endings has an empty one");
+  EXPECT_EQ(complaint(bad), "endings has an empty element");
   bad.erase("context");
   EXPECT_EQ(complaint(bad), "context is missing");
 }

@@ -84,7 +84,7 @@ TEST(Mixture, PartsShareEveryRowOnce) {
 
 TEST(Mixture, BadInput) {
   const RecallTask task({});
-  EXPECT_EQ(error_of([&] { step_shapes(task, {}); }), "[mixture] has no lengths");
+  EXPECT_EQ(error_of([&] { step_shapes(task, {}); }), "[mixture] lengths is empty; must have at least one");
   EXPECT_EQ(error_of([&] { step_shapes(task, {.lengths = {8}, .tokens_per_step = 0}); }),
             "[mixture] tokens_per_step is 0; must be at least 1");
   EXPECT_EQ(error_of([&] { rows_of_parts(task, {}, 0); }), "[mixture] parts is 0; must be at least 1");

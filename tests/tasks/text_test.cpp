@@ -209,16 +209,16 @@ TEST_F(Text, BadInput) {
   folder_.write("other/x.md", "text");
   EXPECT_EQ(error({.train = folder_.path("other")}), "[text] " + folder_.path("other") + " has no .txt file");
   EXPECT_EQ(error(options(401)),
-            "[text] " + folder_.path("train") + " has no document of 401 tokens; the longest of 3 has 400");
+            "[text] " + folder_.path("train") + " has no document of at least 401 tokens; the longest of 3 has 400");
   EXPECT_EQ(error({.train = folder_.path("train"), .test = folder_.path("train") + "/"}),
-            "[text] train and test are both " + folder_.path("train") + "; testing needs text of its own");
+            "[text] train and test are both " + folder_.path("train") + "; test must be different text");
   EXPECT_EQ(error({.train = folder_.path("train"), .bin = 0}), "[text] bin is 0; must be at least 1");
   EXPECT_EQ(error({.train = folder_.path("train"), .min_document = -1}),
             "[text] min_document is -1; must not be negative");
 
   const TextTask task({.train = folder_.path("train")});
   EXPECT_EQ(error_of([&] { task.sample({.length = 400}); }),
-            "[text] " + folder_.path("train") + " has no document of 401 tokens; the longest of 3 has 400");
+            "[text] " + folder_.path("train") + " has no document of at least 401 tokens; the longest of 3 has 400");
   EXPECT_EQ(error_of([&] { task.sample({.length = 4, .split = Split::test}); }),
             "[text] test is not set; expected a text file or a folder of .txt files");
   EXPECT_EQ(error_of([&] {
