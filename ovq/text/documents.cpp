@@ -24,7 +24,7 @@ std::vector<std::string> document_paths(const char* op, const std::string& path)
     if (entry.is_regular_file() && entry.path().extension() == ".txt") paths.push_back(entry.path().string());
   }
   check_data(!error, op, path, " cannot be read: ", error.message());
-  check_data(!paths.empty(), op, path, " has no .txt file");
+  check_data(!paths.empty(), op, path, " has no .txt files");
   std::sort(paths.begin(), paths.end());
   return paths;
 }
@@ -49,7 +49,7 @@ std::string read_text_file(const char* op, const std::string& path) {
 std::string read_utf8_file(const char* op, const std::string& path) {
   std::string text = read_text_file(op, path);
   const size_t valid = valid_prefix(text);
-  check_data(valid == text.size(), op, path, " is not UTF-8 at byte ", valid, "; iconv converts files");
+  check_data(valid == text.size(), op, path, " is not UTF-8 at byte ", valid, "; convert it, for example with iconv");
   return text;
 }
 

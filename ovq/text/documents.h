@@ -1,4 +1,4 @@
-// Documents on disk: a text file is one, of a folder every .txt file in it, by name.
+// Documents on disk: a text file is one document; in a folder every .txt file is one, in the order of their names.
 #pragma once
 
 #include <string>
@@ -6,13 +6,13 @@
 
 namespace ovq::text {
 
-// Errors are DataErrors and begin with "[op]".
+// Errors are DataErrors that begin with "[op]".
 std::vector<std::string> document_paths(const char* op, const std::string& path);
 std::vector<std::string> document_paths(const char* op, const std::vector<std::string>& paths);
 
-// Whole content; an empty file is an error.
+// Returns the whole content; an empty file is an error.
 std::string read_text_file(const char* op, const std::string& path);
-// The same; what is not UTF-8 is an error that says where.
+// The same; text that is not UTF-8 is an error that names the position.
 std::string read_utf8_file(const char* op, const std::string& path);
 
 }  // namespace ovq::text

@@ -6,7 +6,7 @@
 namespace ovq::text {
 namespace {
 
-// The fields of a message in protobuf's format, one after the other.
+// Iterates over the fields of a message in protobuf's format.
 class Message {
  public:
   explicit Message(std::string_view bytes) : rest_(bytes) {}
@@ -16,7 +16,7 @@ class Message {
   bool has_bytes() const { return has_bytes_; }  // the field has a length
   std::string_view bytes() const { return bytes_; }
 
-  // False at the end, and where the bytes are no message.
+  // False at the end and where the bytes are invalid.
   bool next() {
     if (rest_.empty() || !sound_) return false;
     const uint64_t tag = variable();
@@ -36,7 +36,7 @@ class Message {
         skip(4);
         break;
       default:
-        sound_ = false;  // groups, of which a model has none
+        sound_ = false;  // protobuf groups, which a model does not have
     }
     sound_ = sound_ && number_ != 0 && tag <= std::numeric_limits<uint32_t>::max();
     return sound_;

@@ -1,5 +1,4 @@
-// What SentencePiece itself does not check before it builds on it: a damaged model must be refused, not end the
-// program.
+// Checks that SentencePiece itself lacks: a damaged model must be rejected instead of ending the program.
 #pragma once
 
 #include <string>
@@ -7,7 +6,7 @@
 
 namespace ovq::text {
 
-// What is wrong with the pieces of a serialized model (protobuf); empty if nothing is.
+// Describes what is wrong with the pieces of a serialized model (protobuf); empty if nothing is.
 std::string wrong_pieces(std::string_view model);
 
 }  // namespace ovq::text

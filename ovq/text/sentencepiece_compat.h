@@ -1,5 +1,4 @@
-// The differences between the versions of SentencePiece this project builds with, 0.1.97 to 0.2.2: the only place that
-// knows them.
+// All differences between the supported versions of SentencePiece, 0.1.97 to 0.2.2.
 #pragma once
 
 #include <sentencepiece_processor.h>
@@ -11,10 +10,10 @@
 
 namespace ovq::text {
 
-// absl::Status since 0.2.2, before sentencepiece::util::Status.
+// absl::Status since 0.2.2, sentencepiece::util::Status before.
 using SentencePieceStatus = decltype(std::declval<const sentencepiece::SentenceIterator&>().status());
 
-// From a span of tokens since 0.2.2, before from a vector.
+// Takes a span of tokens since 0.2.2, a vector before.
 template <class Processor>
 SentencePieceStatus decode_tokens(const Processor& processor, const std::vector<int>& tokens, std::string* text) {
   if constexpr (requires { processor.Decode({tokens.data(), tokens.size()}, text); })

@@ -10,7 +10,7 @@ namespace ovq::text {
 // The sanitizers' dlopen refuses RTLD_DEEPBIND and does not search the program's RPATH; without torch, linking is safe.
 const SentencePiecePlugin& sentencepiece_plugin() { return *ovq_sentencepiece_plugin(); }
 #else
-// The library beside the program or in the system's path.
+// Loads the library from the program's directory or the system's path.
 const SentencePiecePlugin& sentencepiece_plugin() {
   static const SentencePiecePlugin& plugin = []() -> const SentencePiecePlugin& {
     void* library = dlopen("libovq_sentencepiece.so", RTLD_NOW | RTLD_LOCAL | RTLD_DEEPBIND);

@@ -17,8 +17,8 @@ namespace {
 
 constexpr std::string_view kSpace = "\xe2\x96\x81";  // U+2581, how pieces spell a space
 
-// A model without the space before the first word. In protobuf's format a message that comes once more is merged into
-// the first: here field 3 of the model, normalizer_spec, with its field 3, add_dummy_prefix, as false.
+// Appends an option that removes the space before the first word. Protobuf merges a repeated message into the first
+// one: here field 3 of the model, normalizer_spec, with its field 3, add_dummy_prefix, set to false.
 std::string without_first_space(const std::string& model) { return model + std::string("\x1a\x02\x18\x00", 4); }
 
 class SentencePieceTokenizer final : public Tokenizer {
@@ -63,7 +63,7 @@ class SentencePieceTokenizer final : public Tokenizer {
   std::string token_bytes(int32_t token) const override {
     check_token(token);
     if (processor_.IsControl(token)) return {};
-    if (processor_.IsUnknown(token)) return " \xe2\x81\x87 ";  // as Decode has it
+    if (processor_.IsUnknown(token)) return " \xe2\x81\x87 ";  // same as Decode
     const std::string& spelled = processor_.IdToPiece(token);
     if (processor_.IsByte(token)) return {static_cast<char>(std::stoi(spelled.substr(3, 2), nullptr, 16))};  // <0x0A>
     std::string text;
@@ -120,8 +120,8 @@ class SentencePieceTokenizer final : public Tokenizer {
     return true;
   }
 
-  // Where the first block of a text ends. Where no piece reaches over the end of a line, tokens before it and after it
-  // have nothing to do with each other, and blocks of whole lines save memory: a lattice of the whole text is large.
+  // Where the first block of a text ends. If no piece spans the end of a line, lines are tokenised independently.
+  // Blocks of whole lines then save memory, because a lattice of the whole text is large.
   size_t block_end(std::string_view text) const {
     if (!splits_at_lines_ || text.size() <= kBlock) return text.size();
     size_t line = text.rfind('\n', kBlock - 1);
@@ -130,7 +130,7 @@ class SentencePieceTokenizer final : public Tokenizer {
   }
 
   std::string model_;
-  sentencepiece::SentencePieceProcessor processor_, middle_;  // with the space before the first word, and without
+  sentencepiece::SentencePieceProcessor processor_, middle_;  // with and without the space before the first word
   bool adds_first_space_ = false, splits_at_lines_ = false;
 };
 
@@ -148,8 +148,7 @@ class LineIterator final : public sentencepiece::SentenceIterator {
   bool done_ = false;
 };
 
-// What the trainer says begins with its source line and the condition that failed, and names options that we do not
-// have.
+// The trainer's messages begin with its source line and the failed condition, and name options that do not exist here.
 std::string refusal_text(const std::string& message, const TokenizerTraining& options) {
   const auto number_after = [&](std::string_view mark) {
     const size_t at = message.find(mark);
@@ -157,9 +156,10 @@ std::string refusal_text(const std::string& message, const TokenizerTraining& op
   };
   const std::string vocab = "vocab is " + std::to_string(options.vocab) + "; ";
   if (const auto most = number_after("set it to a value <= "))
-    return vocab + "must be at most " + std::to_string(most) + ", as this text has no more pieces";
+    return vocab + "must be at most " + std::to_string(most) + ", the number of pieces in this text";
   if (const auto least = number_after(" vs "))
-    return vocab + "must be at least " + std::to_string(least) + ", a token for each character of this text among them";
+    return vocab + "must be at least " + std::to_string(least) +
+           ", which includes a token for each character of this text";
   if (message.find("!sentences_.empty()") != std::string::npos) return "the text has no line to learn from";
   const size_t condition = message.rfind("] ");
   return "cannot train: " + (condition == std::string::npos ? message : message.substr(condition + 2));

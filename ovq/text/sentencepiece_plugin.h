@@ -1,5 +1,5 @@
-// SentencePiece behind a library of its own: Debian's exports the protobuf it was built with, which must not meet the
-// one that torch brings along. It is loaded on demand into a scope of its own.
+// SentencePiece in a library of its own: Debian's SentencePiece exports its protobuf, which must not clash with
+// torch's. The library is loaded on demand into a separate scope.
 #pragma once
 
 #include <functional>
@@ -13,13 +13,13 @@ namespace ovq::text {
 struct SentencePiecePlugin {
   // The caller owns the result; DataError if the bytes are not a SentencePiece model.
   Tokenizer* (*make_tokenizer)(std::string model, const std::string& name);
-  // The model, as its file holds it; std::invalid_argument if the trainer refuses. `next` gives lines until it gives
-  // false.
+  // Returns the model as its file's content; std::invalid_argument if the trainer refuses. `next` returns lines until
+  // it returns false.
   std::string (*train)(const TokenizerTraining& options, const std::function<bool(std::string&)>& next);
 };
 inline constexpr const char* kSentencePiecePlugin = "ovq_sentencepiece_plugin";
 
-// Loaded by the first call; std::runtime_error if it is not there.
+// The first call loads it; std::runtime_error if it is missing.
 const SentencePiecePlugin& sentencepiece_plugin();
 
 }  // namespace ovq::text

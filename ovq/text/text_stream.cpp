@@ -8,7 +8,7 @@
 namespace ovq::text {
 namespace {
 
-// How much of the text's end begins `stop`.
+// The length of the longest suffix of the text that is a prefix of `stop`.
 size_t overlap(std::string_view text, std::string_view stop) {
   for (size_t size = std::min(text.size(), stop.size() - 1); size > 0; --size) {
     if (stop.starts_with(text.substr(text.size() - size))) return size;

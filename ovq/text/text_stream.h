@@ -1,5 +1,5 @@
-// Tokens to text as they come: characters are held back until they are complete, and what may become a stop string
-// until it is one or cannot be. All text that comes out is valid UTF-8.
+// Converts tokens to text as they arrive. Incomplete characters are held back, and so is text that may turn out to be a
+// stop string. All output is valid UTF-8.
 #pragma once
 
 #include <string>
@@ -12,12 +12,12 @@ namespace ovq::text {
 
 class TextStream {
  public:
-  // The tokenizer must outlive it. Place::start: the first token begins a text.
+  // The tokenizer must outlive the stream. Place::start: the first token begins a text.
   TextStream(const Tokenizer& tokenizer, Place place, std::vector<std::string> stops = {});
 
-  // What can be shown after this token. After a stop string: what came before it, then nothing more.
+  // Returns the text that can be shown after this token; at a stop string the text before it, afterwards nothing.
   std::string add(int32_t token);
-  // What was held back, characters that never became complete as U+FFFD.
+  // Returns the text held back, with incomplete characters as U+FFFD.
   std::string finish();
   bool stopped() const { return stopped_; }
 
@@ -27,8 +27,8 @@ class TextStream {
   const Tokenizer& tokenizer_;
   std::vector<std::string> stops_;
   bool drop_space_;
-  std::string bytes_;  // of a character that is not complete
-  std::string held_;   // may begin a stop string
+  std::string bytes_;  // of an incomplete character
+  std::string held_;   // may be the beginning of a stop string
   bool stopped_ = false;
 };
 

@@ -63,7 +63,7 @@ void append_value(std::vector<std::byte>& to, const Value& value) {
   to.insert(to.end(), bytes.begin(), bytes.end());
 }
 
-// Takes the documents' part apart.
+// Parses the list of documents.
 class TableReader {
  public:
   TableReader(const std::string& path, std::span<const std::byte> bytes) : path_(path), bytes_(bytes) {}
@@ -176,7 +176,7 @@ TokenizeReport write_token_file(const std::string& path, const Tokenizer& tokeni
       checksum.add(bytes);
       out.write(bytes);
     };
-    out.write(std::as_bytes(std::span(&header, 1)));  // its place; what it says is known at the end
+    out.write(std::as_bytes(std::span(&header, 1)));  // reserves its place; its content is known at the end
     std::vector<std::byte> table;
     for (const std::string& document : paths) {
       const std::string text = read_text_file(kOp, document);

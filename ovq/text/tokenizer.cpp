@@ -83,7 +83,7 @@ void save_tokenizer(const Tokenizer& tokenizer, const std::string& directory) {
   } else {
     files::write_file_durably(folder / kModelFile, tokenizer.model());
   }
-  files::remove_durably(folder / (bytes ? kModelFile : kBytesFile));  // of a model that was there before
+  files::remove_durably(folder / (bytes ? kModelFile : kBytesFile));  // of an earlier model
 }
 
 void remove_tokenizer(const std::string& directory) {

@@ -10,8 +10,8 @@
 
 namespace ovq::text {
 
-// Where a piece of text stands. Some SentencePiece models (Llama's, Mistral's) put a space before the first word of a
-// text, and only there.
+// Where a text stands in its document. Some SentencePiece models (Llama's, Mistral's) put a space before the first word
+// of a document, and only there.
 enum class Place { start, middle };
 
 class Tokenizer {
@@ -19,43 +19,43 @@ class Tokenizer {
   virtual ~Tokenizer() = default;
 
   virtual int64_t vocab() const = 0;
-  // std::invalid_argument if the text is none the tokenizer can take.
+  // std::invalid_argument if the tokenizer cannot encode the text.
   virtual std::vector<int32_t> encode(std::string_view text, Place place = Place::start) const = 0;
   virtual std::string decode(const std::vector<int32_t>& tokens) const = 0;
-  virtual std::string token_name(int32_t token) const = 0;  // printable; line breaks and the like escaped
+  virtual std::string token_name(int32_t token) const = 0;  // printable; line breaks and the like are escaped
 
-  // What a token adds to a text that it does not begin: bytes, not always whole characters; none for control tokens.
+  // The bytes that a token adds in the middle of a text; not always whole characters, empty for control tokens.
   virtual std::string token_bytes(int32_t token) const = 0;
-  // Whether a text's first token has a space before it that is no part of the text.
+  // Whether the first token of a text includes a space that is not part of the text.
   virtual bool adds_first_space() const { return false; }
 
   // The tokens that begin and end a document, if there are any.
   virtual std::optional<int32_t> begin_token() const { return std::nullopt; }
   virtual std::optional<int32_t> end_token() const { return std::nullopt; }
 
-  // The content of the file it was made from; none for bytes.
+  // The content of the file it was made from; empty for bytes.
   virtual std::string_view model() const { return {}; }
 
   // Names the tokenizer by its content: "bytes", or the SHA-256 of the model.
   std::string identity() const;
-  // A whole document: its text, between the tokens that begin and end one.
+  // Encodes a whole document: its text between the tokens that begin and end a document.
   std::vector<int32_t> encode_document(std::string_view text) const;
 };
 
-// 256 tokens: the bytes. Decoding gives back exactly what was encoded.
+// 256 tokens, one for each byte. Decoding restores the encoded text exactly.
 std::unique_ptr<Tokenizer> make_byte_tokenizer();
 
-// The model's own normalisation applies: unless it was trained with the identity, white space is not given back
-// exactly. Text has to be UTF-8. DataError if it is not a model; `name` says whose in errors.
+// The model's own normalisation applies: unless it was trained with the identity, decoding does not restore white space
+// exactly. Text must be UTF-8. DataError if `model` is not a model; `name` stands for it in errors.
 std::unique_ptr<Tokenizer> make_sentencepiece_tokenizer(std::string model, const std::string& name);
 
 // "bytes", or the path of a SentencePiece model.
 std::unique_ptr<Tokenizer> make_tokenizer(const std::string& name);
 
-// A tokenizer in a directory, beside a model's weights: tokenizer.model holds a SentencePiece model, tokenizer.bytes
-// says that tokens are bytes. nullptr if there is neither.
+// A tokenizer in a directory beside a model's weights: tokenizer.model holds a SentencePiece model; tokenizer.bytes
+// marks byte tokens. nullptr if there is neither.
 void save_tokenizer(const Tokenizer& tokenizer, const std::string& directory);
-void remove_tokenizer(const std::string& directory);  // of a model that was there before
+void remove_tokenizer(const std::string& directory);  // of an earlier model
 std::unique_ptr<Tokenizer> load_tokenizer(const std::string& directory);
 
 }  // namespace ovq::text

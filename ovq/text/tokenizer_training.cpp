@@ -9,9 +9,9 @@
 namespace ovq::text {
 namespace {
 
-constexpr size_t kLongestLine = 4000;  // bytes; the trainer leaves out lines that are not much longer
+constexpr size_t kLongestLine = 4000;  // bytes; the trainer skips lines that are not much longer
 
-// The lines of documents, long ones in parts that end before a space where there is one.
+// The lines of documents; long lines are split, before a space if possible.
 class Lines {
  public:
   explicit Lines(std::vector<std::string> paths) : paths_(std::move(paths)) {}

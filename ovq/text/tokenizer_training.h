@@ -1,6 +1,6 @@
-// A SentencePiece model made from text. It gives every text back exactly: no normalisation, no space added before the
-// first word, and what no piece covers is spelled in bytes. Lines are learned one by one, so no piece holds a line
-// break. Tokens: 0 unknown, 1 begins a document, 2 ends one, then the 256 bytes, then the pieces.
+// Trains a SentencePiece model that restores every text exactly: no normalisation, no space added before the first
+// word, and bytes for text that no piece covers. Lines are learned one by one, so no piece contains a line break.
+// Tokens: 0 unknown, 1 begins a document, 2 ends one, then the 256 bytes, then the pieces.
 #pragma once
 
 #include <array>
@@ -35,8 +35,8 @@ void list_fields(Fields& field, TokenizerTraining& o) {
   field("seed", o.seed, "seed of the draw");
 }
 
-// From text files and folders of .txt files. The model, as its file holds it. What is wrong with the text is a
-// DataError that names the file, what is wrong with the options a std::invalid_argument.
+// Reads text files and folders of .txt files; returns the model as its file's content. Invalid text is a DataError that
+// names the file, invalid options are a std::invalid_argument.
 std::string train_tokenizer(const std::vector<std::string>& paths, const TokenizerTraining& options);
 
 }  // namespace ovq::text

@@ -8,9 +8,9 @@ namespace {
 
 constexpr std::string_view kReplacement = "\xef\xbf\xbd";  // U+FFFD
 
-// What a first byte says of its character: bytes, and the range of the second.
+// What the first byte determines: the number of bytes and the range of the second byte.
 struct Lead {
-  size_t size = 0;  // 0: begins none
+  size_t size = 0;  // 0: not a first byte
   uint8_t low = 0x80, high = 0xbf;
 };
 Lead lead_of(uint8_t byte) {
@@ -25,11 +25,11 @@ Lead lead_of(uint8_t byte) {
 }
 
 struct Character {
-  size_t size = 0;  // as its first byte says; 0: not valid
+  size_t size = 0;  // according to the first byte; 0: invalid
   bool complete = false;
 };
 
-// The character at the start of a text that is not empty.
+// The first character of a non-empty text.
 Character first_character(std::string_view text) {
   const Lead lead = lead_of(static_cast<uint8_t>(text[0]));
   const size_t there = std::min(lead.size, text.size());
@@ -56,7 +56,7 @@ size_t complete_prefix(std::string_view text) {
   constexpr size_t kLongest = 4;
   for (size_t back = 1; back < std::min(kLongest, text.size() + 1); ++back) {
     const size_t at = text.size() - back;
-    if ((static_cast<uint8_t>(text[at]) & 0xc0) == 0x80) continue;  // not a first byte
+    if ((static_cast<uint8_t>(text[at]) & 0xc0) == 0x80) continue;  // a continuation byte
     const Character last = first_character(text.substr(at));
     return last.size > 0 && !last.complete ? at : text.size();
   }

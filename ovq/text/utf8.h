@@ -1,4 +1,4 @@
-// UTF-8 as RFC 3629 has it: no overlong forms, no surrogates, nothing above U+10FFFF.
+// UTF-8 as in RFC 3629: no overlong forms, no surrogates, nothing above U+10FFFF.
 #pragma once
 
 #include <cstddef>
@@ -7,13 +7,13 @@
 
 namespace ovq::text {
 
-// Where the first byte is that does not belong to a whole, valid character; the text's size if there is none.
+// The length of the longest prefix that consists of whole, valid characters.
 size_t valid_prefix(std::string_view text);
 
-// How many bytes come before a last character that is valid so far and not complete; the text's size if there is none.
+// The length without an incomplete last character that is valid so far.
 size_t complete_prefix(std::string_view text);
 
-// Every byte that belongs to no valid character as U+FFFD.
+// Replaces every byte outside valid characters by U+FFFD.
 std::string repaired(std::string_view text);
 
 }  // namespace ovq::text

@@ -207,7 +207,7 @@ TEST_F(Text, BadInput) {
   const std::string empty = folder_.write("empty/x.txt", "");
   EXPECT_EQ(error({.train = folder_.path("empty")}), "[text] " + empty + " is empty");
   folder_.write("other/x.md", "text");
-  EXPECT_EQ(error({.train = folder_.path("other")}), "[text] " + folder_.path("other") + " has no .txt file");
+  EXPECT_EQ(error({.train = folder_.path("other")}), "[text] " + folder_.path("other") + " has no .txt files");
   EXPECT_EQ(error(options(401)),
             "[text] " + folder_.path("train") + " has no document of at least 401 tokens; the longest of 3 has 400");
   EXPECT_EQ(error({.train = folder_.path("train"), .test = folder_.path("train") + "/"}),

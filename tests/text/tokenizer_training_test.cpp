@@ -52,10 +52,10 @@ TEST_F(TokenizerTrainings, BadInput) {
             std::string::npos);
   const std::string letters = folder_.write("letters.txt", "\xc3\xa9\xc3\xa8\xc3\xa0\xc3\xb4\n");
   EXPECT_EQ(error_of([&] { train_tokenizer({letters}, {.vocab = 260}); }),
-            "[tokenizer] vocab is 260; must be at least 263, a token for each character of this text among them");
+            "[tokenizer] vocab is 260; must be at least 263, which includes a token for each character of this text");
   const std::string bad = folder_.write("bad.txt", "caf\xe9");
   EXPECT_EQ(error_of([&] { train_tokenizer({bad}, {}); }),
-            "[tokenizer] " + bad + " is not UTF-8 at byte 3; iconv converts files");
+            "[tokenizer] " + bad + " is not UTF-8 at byte 3; convert it, for example with iconv");
   EXPECT_NE(error_of([&] { train_tokenizer({folder_.path("none")}, {}); }).find("does not exist"), std::string::npos);
 }
 
