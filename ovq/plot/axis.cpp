@@ -11,12 +11,12 @@
 namespace ovq::plot {
 namespace {
 
-constexpr double kTicks = 6;             // about so many on a linear axis
-constexpr int kMostPowers = 9;           // of two that are marked
-constexpr double kRounding = 1e-9;       // of a step: what rounding adds to a bound
-constexpr double kWidthOfNothing = 0.5;  // what is shown on both sides of a single value
+constexpr double kTicks = 6;             // approximate number on a linear axis
+constexpr int kMostPowers = 9;           // powers of two that are marked at most
+constexpr double kRounding = 1e-9;       // of a step: tolerance for rounding of a bound
+constexpr double kWidthOfNothing = 0.5;  // margin on both sides of a single value
 
-// 1, 2 or 5 times a power of ten.
+// Rounds up to 1, 2 or 5 times a power of ten.
 double round_step(double rough) {
   const double power = std::pow(10, std::floor(std::log10(rough)));
   for (const double factor : {1.0, 2.0, 5.0}) {
@@ -41,7 +41,7 @@ std::string with_thousands(double value) {
   return text;
 }
 
-// Whether a plain number is written so.
+// Whether a plain number is written with three decimals.
 bool in_thousandths(double value) { return std::abs(value) < 100 && std::abs(value) >= 1e-3; }
 
 }  // namespace
@@ -102,7 +102,7 @@ Scale::Scale(const Axis& axis, double low, double high) : spacing_(axis.spacing)
   high_ = axis.to.value_or(high);
   check(!(axis.from && axis.to) || low_ < high_, "plot", "an axis goes from ", low_, " to ", high_,
         "; must end above its start");
-  if (!(low_ < high_)) {  // one value, or one beyond the bound that is given
+  if (!(low_ < high_)) {  // a single value, or values beyond the given bound
     const double center = axis.from ? low_ : high_;
     if (!axis.from) low_ = logarithmic ? center / 2 : center - kWidthOfNothing;
     if (!axis.to) high_ = logarithmic ? center * 2 : center + kWidthOfNothing;
@@ -131,7 +131,7 @@ void Scale::mark(const Axis& axis) {
     if (!axis.from) low_ = std::floor(low_ / step + kRounding) * step;
     if (!axis.to) high_ = std::ceil(high_ / step - kRounding) * step;
     const double first = std::ceil(low_ / step - kRounding), last = std::floor(high_ / step + kRounding);
-    for (double i = first; i <= last; ++i) add(i * step + 0.0);  // no -0
+    for (double i = first; i <= last; ++i) add(i * step + 0.0);  // + 0.0 avoids -0
     return;
   }
   if (spacing_ == Spacing::log2) {
@@ -142,7 +142,7 @@ void Scale::mark(const Axis& axis) {
     if (ticks_.empty()) add(low_);
     return;
   }
-  // Whole decades, within few of them also 2 and 5 times each.
+  // Whole decades; if there are few, also 2 and 5 times each.
   if (!axis.from) low_ = std::pow(10, std::floor(std::log10(low_) + kRounding));
   if (!axis.to) high_ = std::pow(10, std::ceil(std::log10(high_) - kRounding));
   const int first = static_cast<int>(std::floor(std::log10(low_) + kRounding));

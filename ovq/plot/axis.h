@@ -1,4 +1,4 @@
-// Axes: where a value lies, which values are marked, and how they are written.
+// Axes: the positions of values, the ticks and their labels.
 #pragma once
 
 #include <array>
@@ -18,7 +18,7 @@ constexpr auto enum_names(Spacing) {
 
 enum class Numbers {
   plain,
-  tokens,   // 512, 1k, 2k: multiples of 1024 where they are some
+  tokens,   // 512, 1k, 2k: in units of 1024 where the value is a multiple
   si,       // 1.5M, 2G
   bytes,    // 512 B, 1.5 MB
   seconds,  // 5.67 ms
@@ -33,13 +33,13 @@ struct Axis {
   std::string label;
   Spacing spacing = Spacing::linear;
   Numbers numbers = Numbers::plain;
-  std::optional<double> from, to;  // absent: what there is
+  std::optional<double> from, to;  // absent: taken from the data
 };
 
-// As a label of the axis, short, and as a value in tables and hints, exact enough to be compared.
+// tick_text is the short label on an axis; value_text, for tables and hints, is exact enough to compare values.
 std::string tick_text(Numbers numbers, double value);
 std::string value_text(Numbers numbers, double value);
-// "0.998 ± 0.001": both to the same place
+// "0.998 ± 0.001", with the same number of decimals.
 std::string with_deviation(Numbers numbers, double value, double deviation);
 
 struct Tick {
@@ -50,8 +50,8 @@ struct Tick {
 // An axis over given values.
 class Scale {
  public:
-  // `low` and `high` are the extremes of what is to be shown. On a logarithmic axis values that are not above 0 have no
-  // place; std::invalid_argument if a bound of the axis is such a value or the bounds are in the wrong order.
+  // `low` and `high` are the extremes of the data. A logarithmic axis cannot show values of 0 or less.
+  // std::invalid_argument if a bound is such a value or the bounds are in the wrong order.
   Scale(const Axis& axis, double low, double high);
 
   double low() const { return low_; }
@@ -61,7 +61,7 @@ class Scale {
   const std::vector<Tick>& ticks() const { return ticks_; }
 
  private:
-  double position(double value) const;  // on the axis as it is spaced
+  double position(double value) const;  // on the axis with its spacing applied
   void mark(const Axis& axis);
 
   Spacing spacing_;

@@ -11,7 +11,7 @@
 namespace ovq::plot {
 namespace {
 
-// In units of the drawing, which are pixels of a phone in its full width and a little less than those of a desktop.
+// In units of the drawing: about the pixels of a phone at full width, slightly fewer than on a desktop.
 constexpr double kWidth = 440, kPlotHeight = 250;
 constexpr double kLeft = 68, kRight = 16, kTop = 14, kBottom = 46;
 constexpr double kLetter = 6.1;  // mean width at the font's size of 12
@@ -19,7 +19,7 @@ constexpr double kLegendLine = 19, kSwatch = 26, kLegendGap = 16;
 constexpr size_t kColours = 7, kDashes = 4, kMostMarkers = 24;
 constexpr double kMarker = 3.6;
 
-double letters(const std::string& text) {  // not bytes
+double letters(const std::string& text) {  // characters, not bytes
   return static_cast<double>(
       std::count_if(text.begin(), text.end(), [](char c) { return (static_cast<unsigned char>(c) & 0xC0) != 0x80; }));
 }
@@ -134,7 +134,7 @@ class Drawing {
 
   void band(const std::vector<Point>& points) {
     if (std::all_of(points.begin(), points.end(), [](const Point& point) { return point.deviation == 0; })) return;
-    if (points.size() == 1) {  // a bar
+    if (points.size() == 1) {  // a vertical bar
       const Point& point = points.front();
       text_ += fmt::format(R"(<path class="line" d="M{:.1f} {:.1f}V{:.1f}"/>)", left(point.x), edge(point, -1),
                            edge(point, 1));
@@ -147,7 +147,7 @@ class Drawing {
       path += fmt::format("L{:.1f} {:.1f}", left(at->x), edge(*at, -1));
     text_ += fmt::format(R"(<path class="band" d="{}z"/>)", path);
   }
-  // On a logarithmic axis the spread can reach below what has a place there.
+  // On a logarithmic axis the band may reach below the smallest value it can show.
   double edge(const Point& point, double sign) const {
     const double y = point.y + sign * point.deviation;
     return y_.contains(y) ? top(y) : kTop + (sign > 0 ? 0 : kPlotHeight);
@@ -164,7 +164,7 @@ class Drawing {
     }
   }
 
-  // From left to right, then the next line; returns where it ends.
+  // Arranges entries from left to right, then in further lines; returns the lower edge.
   double legend(double y) {
     double x = kLeft / 2;
     size_t index = 0;

@@ -1,8 +1,8 @@
-// Figures as SVG: lines with their spread over a pair of axes, a legend below. No script, no fonts, no files: the
-// colours are those of a style sheet (figure_style), which knows light and dark.
+// Figures as SVG: lines with error bands over a pair of axes, with a legend below. No scripts, fonts or other files.
+// The colours come from a style sheet (figure_style) with a light and a dark version.
 //
-// Lines differ by colour (seven that colour-blind people tell apart, after Okabe and Ito) and marker, and from the
-// eighth on by dashes. Every marker has a title with its values; pages can make more of it.
+// Lines differ in colour (seven that colour-blind people can distinguish, after Okabe and Ito) and marker, from the
+// eighth on also in dashes. Every marker has a title with its values, which pages may display.
 #pragma once
 
 #include <string>
@@ -14,7 +14,7 @@ namespace ovq::plot {
 
 struct Point {
   double x = 0, y = 0;
-  double deviation = 0;  // over `runs`; 0: none to show
+  double deviation = 0;  // over `runs`; 0: no band
   int64_t runs = 0;      // 0: computed, not measured
 };
 
@@ -25,7 +25,7 @@ enum class Look {
 
 struct Series {
   std::string label;
-  std::vector<Point> points;  // in the order of x
+  std::vector<Point> points;  // sorted by x
   Look look = Look::measured;
 };
 
@@ -36,25 +36,25 @@ struct Rule {
 };
 
 struct Figure {
-  std::string title;  // for those who cannot see it
+  std::string title;  // also read by screen readers
   Axis x, y;
   std::vector<Series> series;
   std::vector<Rule> rules;
 };
 
-// Over what is drawn: a line's spread counts.
+// Scales over the data, including error bands.
 Scale x_scale(const Figure& figure);
 Scale y_scale(const Figure& figure);
 
 // "0.998 ± 0.001 (3 runs)"
 std::string point_text(const Axis& y, const Point& point);
 
-// An <svg> element that fills the width it is given. Points that the axes leave out, and numbers that are none, are not
+// An <svg> element that fills its container's width. Points outside the axes and values that are not finite are not
 // drawn.
 std::string to_svg(const Figure& figure);
-// The same as a file of its own.
+// The same as a stand-alone file.
 std::string to_svg_file(const Figure& figure);
-// What its classes look like, for a <style>.
+// CSS for the classes in the SVG.
 std::string figure_style();
 
 }  // namespace ovq::plot

@@ -7,7 +7,7 @@
 namespace ovq::plot {
 namespace {
 
-// Those of the SVG in the light.
+// The colours of the SVG's light version.
 constexpr const char* kLineColours[] = {"#0072b2", "#d55e00", "#009e73", "#b0578d", "#b8860b", "#3a9bdc", "#555555"};
 constexpr int kPointTypes[] = {7, 5, 9, 13, 11, 6, 4};
 
@@ -17,12 +17,12 @@ std::string quoted(const std::string& text) {
   return result + "'";
 }
 
-// With the marks of the SVG.
+// Uses the same ticks as the SVG.
 std::string axis_commands(char name, const Axis& axis, const Scale& scale) {
   std::string text = fmt::format("set {}label {} noenhanced\n", name, quoted(axis.label));
   if (axis.spacing != Spacing::linear)
     text += fmt::format("set logscale {} {}\n", name, axis.spacing == Spacing::log2 ? 2 : 10);
-  const double edge = 1e-6 * (scale.high() - scale.low());  // so that a mark at the end is inside
+  const double edge = 1e-6 * (scale.high() - scale.low());  // keeps a tick at the end inside the range
   text += fmt::format("set {}range [{:.9g}:{:.9g}]\nset {}tics (", name, scale.low(), scale.high() + edge, name);
   for (const Tick& tick : scale.ticks())
     text += fmt::format("{}{} {:.9g}", &tick == &scale.ticks().front() ? "" : ", ", quoted(tick.text), tick.value);
@@ -53,7 +53,7 @@ std::string to_gnuplot(const Figure& figure, const std::filesystem::path& png) {
         rule.x, quoted(rule.label));
   }
   std::string plots;
-  size_t measured = 0;  // lines so far, which have the colours that they have in the SVG
+  size_t measured = 0;  // number of measured lines so far, to match the SVG's colours
   for (size_t i = 0; i < figure.series.size(); ++i) {
     const Series& series = figure.series[i];
     text += fmt::format("$series{} << END\n", i);

@@ -1,4 +1,4 @@
-// Figures as scripts for gnuplot, which makes PNG files of them: for places that show no SVG.
+// Figures as gnuplot scripts that produce PNG files, for viewers that cannot show SVG.
 #pragma once
 
 #include <filesystem>

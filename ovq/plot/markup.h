@@ -6,7 +6,7 @@
 
 namespace ovq::plot {
 
-// With & < > " and ' as entities, and without the control characters that XML has no place for.
+// Replaces & < > " and ' by entities and removes control characters that XML does not allow.
 std::string escaped(std::string_view text);
 
 }  // namespace ovq::plot

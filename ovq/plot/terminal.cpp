@@ -16,7 +16,7 @@ constexpr int kFewestColumns = 20, kFewestRows = 4;
 
 struct Cell {
   std::string text = " ";
-  int series = -1;  // whose colour it has; -1: that of the terminal
+  int series = -1;  // determines the colour; -1: the terminal's default
 };
 
 class Canvas {
@@ -51,7 +51,7 @@ class Canvas {
     return std::isfinite(point.x) && std::isfinite(point.y) && x_.contains(point.x) && y_.contains(point.y);
   }
 
-  // A mark for every point, dots in the columns between two of them.
+  // Draws a mark at every point and dots in the columns between points.
   void draw(const Series& series, size_t index) {
     std::vector<std::pair<int, int>> points;
     for (const Point& point : series.points) {
@@ -85,7 +85,7 @@ class Canvas {
     return trimmed(text) + "\n";
   }
 
-  // Ticks that would run into the one before them have no text.
+  // Ticks that would overlap the previous one have no label.
   std::string x_axis() const {
     std::string marks, labels(margin_ + 2, ' ');
     int next = 0;
@@ -121,7 +121,7 @@ class Canvas {
   const Figure& figure_;
   bool colours_;
   Scale x_, y_;
-  size_t margin_ = 0;  // columns of the labels of y
+  size_t margin_ = 0;  // width of the y labels
   int width_ = 0, height_ = 0;
   std::vector<Cell> cells_;
 };

@@ -1,4 +1,4 @@
-// Figures as text for a terminal: each line is drawn by a character of its own.
+// Figures as text for a terminal; each line has a character of its own.
 #pragma once
 
 #include <string>
@@ -8,7 +8,7 @@
 namespace ovq::plot {
 
 struct TerminalSize {
-  int columns = 80, rows = 18;  // of the whole picture, and of the plot without axes and legend
+  int columns = 80, rows = 18;  // `columns` of the whole figure, `rows` of the plot without axes and legend
   bool colours = false;         // ANSI escapes
 };
 
