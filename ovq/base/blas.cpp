@@ -11,7 +11,7 @@
 namespace ovq {
 namespace {
 
-// The first loaded object that is named like a BLAS, as the loader knows it.
+// The first loaded shared object whose name is that of a BLAS.
 std::string blas_object() {
   std::string found;
   const auto look = [](dl_phdr_info* info, size_t, void* result) {
@@ -30,7 +30,7 @@ std::string blas_object() {
 std::string openblas_kernels(const std::string& object) {
   void* library = dlopen(object.c_str(), RTLD_LAZY | RTLD_NOLOAD);
   if (library == nullptr) return {};
-  // Also where `object` only passes its calls on to OpenBLAS: what it needs is searched too.
+  // dlsym also searches the dependencies of `object`, which may only forward its calls to OpenBLAS.
   const auto name = reinterpret_cast<const char* (*)()>(dlsym(library, "openblas_get_corename"));
   const std::string kernels = name == nullptr ? "" : name();
   dlclose(library);
@@ -58,7 +58,7 @@ VectorUnit vector_unit() {
 }
 
 std::string_view better_kernels(std::string_view chosen, VectorUnit cpu) {
-  // What OpenBLAS takes for an x86-64 that it does not know: of Intel or of anybody, of AMD.
+  // OpenBLAS's fallbacks for an unknown x86-64 CPU: Intel and others, AMD.
   constexpr std::array<std::string_view, 2> kForUnknown = {"Prescott", "Barcelona"};
   if (std::find(kForUnknown.begin(), kForUnknown.end(), chosen) == kForUnknown.end()) return {};
   switch (cpu) {
@@ -80,8 +80,8 @@ std::string_view missing_kernels(const Blas& blas) {
 std::string missing_kernels_text(const Blas& blas) {
   const std::string kernels(missing_kernels(blas));
   if (kernels.empty()) return {};
-  return "OpenBLAS does not know this CPU and multiplies matrices with its kernels for " + blas.kernels +
-         ", which is slow; " + kKernelsVariable + "=" + kernels + " in the environment makes it faster";
+  return "OpenBLAS does not recognise this CPU and uses its kernels for " + blas.kernels + ", which are slow; set " +
+         kKernelsVariable + "=" + kernels + " in the environment";
 }
 
 }  // namespace ovq

@@ -1,9 +1,9 @@
-// When a fast path is as good as the plain one it replaces: its largest error against the truth, in double, is at most
-// twice that of the plain path in float, and a floor,
+// Defines when a fast path is as good as the plain one it replaces: its largest error against the truth, in double, is
+// at most twice that of the plain path in float, plus a floor,
 //   max |fast - truth| <= 2 max |plain - truth| + floor * magnitude,  magnitude: max |truth|, or more where terms
 //   cancel.
-// NaN and infinities fail wherever they stand. Tests and benchmarks ask here; so a tolerance is never a number that
-// happened to pass.
+// NaN and infinities always fail. Tests and benchmarks share this rule, so no tolerance is a number that happened to
+// pass.
 #pragma once
 
 #include <algorithm>
@@ -18,7 +18,7 @@ class Calibration {
   static constexpr double kPlainErrors = 2;
   static constexpr double kFloor = 1e-6;
 
-  // `magnitude`: of terms that were summed and may have cancelled. Rounding follows them, not the sum.
+  // `magnitude`: that of summed terms that may have cancelled; their rounding exceeds that of the sum.
   explicit Calibration(double magnitude = 0, double floor = kFloor) : magnitude_(magnitude), floor_(floor) {}
 
   void add(double fast, double plain, double truth) {
@@ -37,13 +37,13 @@ class Calibration {
   }
   void add_magnitude(double magnitude) { magnitude_ = std::max(magnitude_, magnitude); }
 
-  double error() const { return error_; }  // of the fast path; infinite if anything was not finite
+  double error() const { return error_; }  // of the fast path; infinite if any value was not finite
   double plain_error() const { return plain_error_; }
   double bound() const { return kPlainErrors * plain_error_ + floor_ * magnitude_; }
   bool holds() const { return std::isfinite(error_) && error_ <= bound(); }
 
   struct Element {
-    int64_t index = 0;  // in the order they were added
+    int64_t index = 0;  // in the order of the calls of add
     double fast = 0, plain = 0, truth = 0;
   };
   const Element& worst() const { return worst_; }

@@ -1,4 +1,4 @@
-// Checksums of files. Both find accidents, not attacks.
+// Checksums of files, against accidental damage, not against attacks.
 #pragma once
 
 #include <cstddef>
@@ -9,12 +9,12 @@
 
 namespace ovq {
 
-// CRC-32C (Castagnoli, reflected, 0x82f63b78), eight bytes a step: finds every error burst of up to 32 bits, and misses
-// other damage once in 2^32. For weights and checkpoints.
+// CRC-32C (Castagnoli, reflected, 0x82f63b78), eight bytes per step: detects every error burst of up to 32 bits and
+// misses other damage with probability 2^-32. For weights and checkpoints.
 class Crc32c {
  public:
   void add(std::span<const std::byte> bytes);
-  // The length before the text, both little-endian: neighbouring fields cannot trade characters unseen.
+  // Adds the length first, then the text, so that moving characters between neighbouring fields changes the checksum.
   void add(std::string_view text);
   void add(uint64_t value);
   uint32_t value() const { return ~remainder_; }

@@ -1,4 +1,4 @@
-// Errors about what came from outside: "[op] what came; what was expected".
+// Errors in external input: "[op] what came; what was expected".
 #pragma once
 
 #include <sstream>
@@ -7,16 +7,16 @@
 
 namespace ovq {
 
-// What is wrong with a file of the user's, as opposed to the call: missing, empty, not what it should be.
+// The error is in a user's file instead of the call: missing, empty or invalid.
 struct DataError : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-// Training that cannot go on: the same options will always come to this.
+// Training diverged: the same options will always end like this.
 struct DivergedError : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
-inline constexpr int kDivergedStatus = 3;  // with which the program ends then
+inline constexpr int kDivergedStatus = 3;  // the program's exit status in this case
 
 template <class Error, class... Parts>
 [[noreturn]] void fail_with(const char* op, const Parts&... parts) {
@@ -26,7 +26,7 @@ template <class Error, class... Parts>
   throw Error(message.str());
 }
 
-// A bad call.
+// Throws std::invalid_argument for a bad call.
 template <class... Parts>
 [[noreturn]] void fail(const char* op, const Parts&... parts) {
   fail_with<std::invalid_argument>(op, parts...);
@@ -37,7 +37,7 @@ void check(bool ok, const char* op, const Parts&... parts) {
   if (!ok) fail(op, parts...);
 }
 
-// Bad data.
+// Throws DataError for bad data.
 template <class... Parts>
 [[noreturn]] void fail_data(const char* op, const Parts&... parts) {
   fail_with<DataError>(op, parts...);

@@ -1,4 +1,4 @@
-// What options there are, for people.
+// Tables of options, for display.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
@@ -6,7 +6,7 @@
 
 namespace ovq {
 
-// A row for each field of a FieldDescriber's list: name, default, what is allowed, what it is.
+// A row for each field of a FieldDescriber's list: name, default, allowed values and description.
 std::string field_table(const nlohmann::json& fields);
 
 }  // namespace ovq

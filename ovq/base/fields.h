@@ -5,9 +5,10 @@
 //     field("window", o.window, "keys a query sees, its own included", or_zero(at_least(1), "all before it"));
 //   }
 //
-// A name, where the value lies (its type; a new struct holds the default), one line of text, and what is allowed. JSON
-// in and out, help texts, torch's schemas, Python's keywords and docstrings, and state files are visitors of such
-// lists. Values are int64_t, uint64_t, float, double, bool, std::string, enums, and std::optional<float>.
+// Each field has a name, a reference to its value (which gives the type, and the default in a new struct), a line of
+// description and the allowed values. JSON input and output, help texts, torch's schemas, Python's keywords and
+// docstrings, and state files are visitors of these lists. Values are int64_t, uint64_t, float, double, bool,
+// std::string, enums, and std::optional<float>.
 #pragma once
 
 #include <array>
@@ -55,20 +56,20 @@ std::optional<Enum> enum_named(std::string_view name) {
   return std::nullopt;
 }
 
-// Which numbers a field takes. `zero`: what 0 means where it stands for something else than a number.
+// The numbers that a field allows. `zero`: the meaning of 0 where it is not an ordinary number.
 struct Range {
   double least = -std::numeric_limits<double>::infinity(), most = std::numeric_limits<double>::infinity();
-  bool open = false, open_above = false;  // `least`, or `most`, itself is not allowed
+  bool open = false, open_above = false;  // the bound itself is not allowed
   const char* zero = nullptr;
 
   bool bounded_below() const { return std::isfinite(least); }
   bool bounded_above() const { return std::isfinite(most); }
-  // NaN is in no range.
+  // No range contains NaN.
   bool contains(double x) const {
     const bool enough = open ? x > least : x >= least, few = open_above ? x < most : x <= most;
     return (zero != nullptr && x == 0) || (enough && few);
   }
-  // "at least 1", "positive", "in (0, 1]", "between 0 and 1", and after it ", or 0 for all"; empty: anything.
+  // "at least 1", "positive", "in (0, 1]", "between 0 and 1", possibly followed by ", or 0 for all"; empty: any number.
   std::string text() const {
     std::ostringstream text;
     text.precision(std::numeric_limits<double>::digits10);  // 1048576, not 1.04858e+06
@@ -102,8 +103,8 @@ inline constexpr bool is_optional = false;
 template <class T>
 inline constexpr bool is_optional<std::optional<T>> = true;
 
-// A visitor that throws std::invalid_argument, "[op] chunk is 0; must be at least 1". Texts are built for errors only:
-// they cost more than the checks, which are made for every token.
+// A visitor that throws std::invalid_argument, "[op] chunk is 0; must be at least 1". It builds texts only for errors,
+// because the checks run for every token.
 class FieldChecker {
  public:
   explicit FieldChecker(const char* op) : op_(op) {}
@@ -131,7 +132,7 @@ class FieldChecker {
   const char* op_;
 };
 
-// Checks every field of `options` by itself; what must fit together is for the caller.
+// Checks every field of `options` by itself; the caller checks how fields fit together.
 template <class Options>
 void check_fields(const char* op, const Options& options) {
   FieldChecker checker(op);

@@ -1,5 +1,5 @@
-// Options from and to JSON through their list of fields (fields.h): FieldReader takes each from an object and says
-// which is wrong and what is allowed, FieldWriter puts each there, FieldDescriber says what there is.
+// Converts options from and to JSON through their list of fields (fields.h). FieldReader reads each field from an
+// object; its errors name the field and the allowed values. FieldWriter writes the fields, FieldDescriber lists them.
 #pragma once
 
 #include <algorithm>
@@ -23,13 +23,13 @@ inline double number_or_nan(const json& value) {
   return value.is_number() ? value.get<double>() : std::numeric_limits<double>::quiet_NaN();
 }
 
-// Whose options they are and where they lie, for errors: "[config] mixers.ovq.chunk is 0; must be ...".
+// Where the options come from, for errors: "[config] mixers.ovq.chunk is 0; must be ...".
 struct FieldPlace {
   std::string op = "config";
-  std::string path = "";           // stands before the fields' names
-  std::string kind = "field";      // what a name nobody knows is called
+  std::string path = "";           // prefix of the fields' names
+  std::string kind = "field";      // the word for an unknown name
   std::string demand = "must be";  // or "expected"
-  bool check_ranges = true;        // false: whoever takes the options does
+  bool check_ranges = true;        // false: the user of the options checks them
 };
 
 class FieldReader {
@@ -73,7 +73,7 @@ class FieldReader {
     }
   }
 
-  // For fields of other kinds; nullptr if absent.
+  // Returns a field of another type; nullptr if absent.
   const json* find(const char* name) {
     known_.emplace_back(name);
     const auto at = object_.find(name);
@@ -84,7 +84,7 @@ class FieldReader {
     const std::string where = name.empty() ? path : path.empty() ? name : path + "." + name;
     ovq::fail(place_.op.c_str(), where, " is ", came.dump(), "; ", place_.demand, " ", expected);
   }
-  // Fields that nobody asked for are an error.
+  // Throws if the object has fields that were not read.
   void finish() const {
     for (const auto& [name, value] : object_.items()) {
       if (std::find(known_.begin(), known_.end(), name) != known_.end()) continue;
@@ -116,7 +116,7 @@ class FieldReader {
   std::vector<std::string> known_;
 };
 
-// A value as JSON has it; an absent one as 0.
+// A value in JSON; an absent one is 0.
 template <class T>
 json field_value(const T& value) {
   if constexpr (std::is_enum_v<T>) {
@@ -142,7 +142,7 @@ class FieldWriter {
   json& object_;
 };
 
-// [{"name", "type", "default", "text", "range", "zero", "values"}, ...] of new options.
+// Builds [{"name", "type", "default", "text", "range", "zero", "values"}, ...] from default options.
 class FieldDescriber {
  public:
   template <class T>

@@ -11,16 +11,16 @@ namespace ovq {
 
 struct JsonLine {
   int64_t number = 0;     // from 1
-  nlohmann::json object;  // discarded (is_discarded) if the line is something else
+  nlohmann::json object;  // discarded (is_discarded) if the line is not JSON
 };
 
-// The lines that are not blank.
+// Parses the lines that are not blank.
 std::vector<JsonLine> json_lines(std::string_view text);
 
-// The objects of a file; a line cut short by a crash counts as none, and so does a missing file.
+// The objects in a file. Ignores a line cut short by a crash; a missing file has none.
 std::vector<nlohmann::json> read_json_lines(const std::filesystem::path& file);
 
-// Adds a line at the end; std::runtime_error if it cannot.
+// Appends a line; std::runtime_error if it cannot be written.
 void append_json_line(const std::filesystem::path& file, const nlohmann::json& object);
 
 }  // namespace ovq

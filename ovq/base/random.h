@@ -1,5 +1,5 @@
-// The random numbers of data, weights and ablations: SplitMix64, which any seed will do for. Portable to the bit, which
-// the distributions of the standard library are not.
+// Random numbers for data, weights and ablations: SplitMix64, which works with any seed. The sequences are the same on
+// every platform, unlike those of the standard library's distributions.
 #pragma once
 
 #include <cstdint>
@@ -16,9 +16,9 @@ inline uint64_t mix_bits(uint64_t x) {
   return x ^ (x >> 31);
 }
 
-inline constexpr uint64_t kGoldenRatio = 0x9e3779b97f4a7c15u;  // of 2^64: SplitMix64's stride
+inline constexpr uint64_t kGoldenRatio = 0x9e3779b97f4a7c15u;  // 2^64 divided by the golden ratio: SplitMix64's stride
 
-// Depends on every number and on their order.
+// Depends on every number and on the order of the numbers.
 inline uint64_t hash_numbers(std::initializer_list<uint64_t> numbers) {
   uint64_t hash = kGoldenRatio;
   for (uint64_t number : numbers) hash = mix_bits(hash + kGoldenRatio + mix_bits(number));
@@ -31,7 +31,7 @@ class Random {
 
   uint64_t next() { return mix_bits(state_ += kGoldenRatio); }
 
-  // Uniform in [0, limit), limit >= 1; without bias, fewer than two draws on average.
+  // Uniform in [0, limit), limit >= 1. Unbiased; needs fewer than two draws on average.
   int64_t below(int64_t limit) {
     uint64_t mask = static_cast<uint64_t>(limit - 1);
     for (int shift = 1; shift < 64; shift *= 2) mask |= mask >> shift;

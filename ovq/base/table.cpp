@@ -30,7 +30,7 @@ std::vector<std::string> Table::lines() const {
     const auto cell = [&](size_t line) -> const std::string& { return line == 0 ? column.title : rows_[line - 1][c]; };
     size_t width = column.width;
     for (size_t line = 0; line < lines.size(); ++line) width = std::max(width, cell(line).size());
-    // Nothing stands to the right of the last column: no blanks either.
+    // The last column needs no padding.
     const bool last = c + 1 == columns_.size();
     for (size_t line = 0; line < lines.size(); ++line) {
       lines[line] += std::string(column.gap, ' ');

@@ -34,8 +34,8 @@ TEST(Blas, WhoeverSetTheVariableHasDecided) {
   EXPECT_EQ(missing_kernels({.file = "libmkl_rt.so", .kernels = ""}), "");
   if (vector_unit() == VectorUnit::avx512) {
     EXPECT_EQ(missing_kernels_text({.file = "libblas.so.3", .kernels = "Prescott"}),
-              "OpenBLAS does not know this CPU and multiplies matrices with its kernels for Prescott, which is slow; "
-              "OPENBLAS_CORETYPE=SkylakeX in the environment makes it faster");
+              "OpenBLAS does not recognise this CPU and uses its kernels for Prescott, which are slow; "
+              "set OPENBLAS_CORETYPE=SkylakeX in the environment");
   }
   setenv(kKernelsVariable, "Prescott", 1);
   EXPECT_EQ(missing_kernels({.file = "libblas.so.3", .kernels = "Prescott"}), "");

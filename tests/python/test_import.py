@@ -40,7 +40,7 @@ def test_slow_kernels_of_openblas_are_told_once():
     assert (chosen.stdout.strip(), chosen.stderr) == ("", "")
     left = run(tell, OPENBLAS_CORETYPE=None)  # to OpenBLAS: told where it does not know the CPU
     advice = left.stdout.strip()
-    assert left.stderr.count("RuntimeWarning: ovq: OpenBLAS does not know this CPU") == (1 if advice else 0)
+    assert left.stderr.count("RuntimeWarning: ovq: OpenBLAS does not recognise this CPU") == (1 if advice else 0)
     assert (advice in left.stderr) and ("OPENBLAS_CORETYPE=" in advice or not advice)
 
 

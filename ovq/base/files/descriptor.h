@@ -1,4 +1,4 @@
-// A file descriptor that closes itself, and errors of system calls.
+// A file descriptor that closes itself, and errors from system calls.
 #pragma once
 
 #include <cerrno>
@@ -26,7 +26,7 @@ class Descriptor {
   int number_ = -1;
 };
 
-// Makes a system call again for as long as a signal interrupts it.
+// Repeats a system call while it is interrupted by signals.
 template <class Call>
 auto uninterrupted(const Call& call) {
   auto result = call();
@@ -34,7 +34,7 @@ auto uninterrupted(const Call& call) {
   return result;
 }
 
-// open(2), interrupted by no signal; empty, with errno, if it fails.
+// open(2), repeated if interrupted; empty, with errno set, if it fails.
 Descriptor open_file(const std::filesystem::path& path, int flags, unsigned mode = 0666);
 
 // Throws std::system_error (a std::runtime_error): "[op] cannot <what> <path>: <strerror of errno>".

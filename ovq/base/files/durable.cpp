@@ -28,7 +28,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::string_view kPart = ".part-", kOld = ".old-";
-constexpr int kAttempts = 1000;  // names tried; a name is taken only if a process of the same id died writing
+constexpr int kAttempts = 1000;  // names to try; a name is taken only if a dead process had the same id
 
 fs::path aside_name(const fs::path& target, std::string_view mark) {
   static std::atomic<unsigned> counter = 0;
@@ -61,7 +61,7 @@ std::optional<Leftover> parse_leftover(const fs::path& path) {
 
 bool occupied(const fs::path& path) { return fs::symlink_status(path).type() != fs::file_type::not_found; }
 
-// `path` without a slash at its end; it must name something that can be renamed.
+// Returns `path` without a trailing slash. It must name something that can be renamed.
 fs::path checked_target(const char* op, const fs::path& path) {
   const fs::path target = path.has_filename() ? path : path.parent_path();
   check(target.has_filename() && target.filename() != "." && target.filename() != "..", op, "the path is \"",
@@ -78,7 +78,7 @@ void sync_path(const char* op, const fs::path& path) {
   if (uninterrupted([&] { return ::fsync(file.number()); }) != 0 && errno != EINVAL) fail_errno(op, "fsync", path);
 }
 
-// Everything below `directory`, then itself.
+// Syncs everything below `directory`, then `directory` itself.
 void sync_tree(const char* op, const fs::path& directory) {
   for (const fs::directory_entry& entry : fs::recursive_directory_iterator(directory)) {
     const fs::file_type type = entry.symlink_status().type();
@@ -93,7 +93,7 @@ bool try_rename(const fs::path& from, const fs::path& to, unsigned flags) {
 
 bool flags_unsupported() { return errno == EINVAL || errno == ENOSYS || errno == ENOTSUP; }
 
-// Fails if there is something at `to`.
+// Fails if `to` exists.
 void rename_new(const char* op, const fs::path& from, const fs::path& to) {
   if (try_rename(from, to, RENAME_NOREPLACE)) return;
   if (flags_unsupported()) {
@@ -110,11 +110,11 @@ Lock lock(const Descriptor& file) {
   return errno == EWOULDBLOCK ? Lock::held_by_another : Lock::unsupported;
 }
 
-// The files written aside at this moment. A path belongs to whoever takes it out of its slot: its writer, who frees it,
-// or a signal handler. With more files at a time, the last ones are not listed.
+// The files being written aside. Whoever takes a path out of its slot owns it: its writer, who frees it, or a signal
+// handler. If more files are open, the last ones are not listed.
 constexpr size_t kMostOpenParts = 16;
 std::array<std::atomic<char*>, kMostOpenParts> open_parts;
-std::array<char*, kMostOpenParts> removed_parts;  // paths that a signal handler took, and cannot free
+std::array<char*, kMostOpenParts> removed_parts;  // paths taken by a signal handler, which cannot free them
 
 std::atomic<char*>* list_open_part(const fs::path& path) {
   char* copy = ::strdup(path.c_str());
@@ -126,7 +126,7 @@ std::atomic<char*>* list_open_part(const fs::path& path) {
   return nullptr;
 }
 
-// A locked new file or directory beside the target, removed again unless `keep` is called.
+// A locked new file or directory beside the target, removed by the destructor unless `keep` is called.
 class Aside {
  public:
   enum class Kind { file, directory };
@@ -143,7 +143,7 @@ class Aside {
       if (!file_ && (errno == EEXIST || (errno == ENOENT && kind == Kind::directory))) continue;
       if (!file_) fail_errno(op, "create", path_);
       if (kind == Kind::file) listed_ = list_open_part(path_);
-      // Between creation and lock it looked stale: whoever cleans up may have taken it.
+      // Between creation and lock it looked stale, so a cleanup may have removed it.
       struct stat status;
       const bool locked = lock(file_) != Lock::held_by_another;
       if (locked && ::fstat(file_.number(), &status) == 0 && status.st_nlink > 0) return;
@@ -160,7 +160,7 @@ class Aside {
   }
 
   const fs::path& path() const { return path_; }
-  // The file's descriptor, lock included, for its writer.
+  // Returns the file's descriptor, including the lock, to its writer.
   Descriptor take_file() { return std::move(file_); }
   void keep() { kept_ = true; }
 
@@ -176,11 +176,11 @@ class Aside {
 
   fs::path path_;
   Descriptor file_;
-  std::atomic<char*>* listed_ = nullptr;  // where a signal handler finds the path
+  std::atomic<char*>* listed_ = nullptr;  // the slot where a signal handler finds the path
   bool kept_ = false;
 };
 
-// Holds the lock of a leftover whose writer is dead; empty for anything else.
+// Locks a leftover whose writer is dead; returns empty for anything else.
 Descriptor lock_stale(const fs::path& path) {
   const std::optional<Leftover> leftover = parse_leftover(path);
   if (!leftover) return {};
@@ -274,7 +274,7 @@ void write_file_durably(const fs::path& path, const std::function<void(OutputFil
 fs::path detail::replace_in_two_steps(const fs::path& aside, const fs::path& target) {
   constexpr const char* kOp = "write_directory_durably";
   const fs::path old = aside_name(target, kOld);
-  // Locked: nobody takes the old one for stale before the new one is in its place.
+  // Locks the old directory so that nobody considers it stale before the new one is in its place.
   const Descriptor old_lock = open_file(target, O_RDONLY | O_DIRECTORY);
   if (!old_lock) fail_errno(kOp, "open", target);
   lock(old_lock);
@@ -302,7 +302,7 @@ void write_directory_durably(const fs::path& path, const std::function<void(cons
                              IfExists if_exists) {
   constexpr const char* kOp = "write_directory_durably";
   const fs::path target = checked_target(kOp, path);
-  // Before the work, not only after it.
+  // Checked before and after the work.
   const auto check_target = [&] {
     if (!occupied(target)) return false;
     errno = if_exists == IfExists::fail ? EEXIST : ENOTDIR;
@@ -327,7 +327,7 @@ void write_directory_durably(const fs::path& path, const std::function<void(cons
   }
   aside.keep();
   sync_path(kOp, parent_of(target));
-  std::error_code ignored;  // the new one is in place; what is left of the old one is stale, no failure
+  std::error_code ignored;  // the new directory is in place; failing to remove the old one is no error
   fs::remove_all(old, ignored);
 }
 

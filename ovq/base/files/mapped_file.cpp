@@ -12,13 +12,13 @@
 namespace ovq::files {
 
 MappedFile::MappedFile(const std::filesystem::path& path) {
-  // O_NONBLOCK: opening a pipe must not wait for its writer.
+  // O_NONBLOCK keeps the opening of a pipe from waiting for its writer.
   const Descriptor file = open_file(path, O_RDONLY | O_NONBLOCK);
   if (!file) fail_errno("MappedFile", "open", path);
   struct stat status;
   if (::fstat(file.number(), &status) != 0) fail_errno("MappedFile", "inspect", path);
   if (!S_ISREG(status.st_mode)) throw std::runtime_error("[MappedFile] " + path.string() + " is not a regular file");
-  if (status.st_size == 0) return;  // an empty map is an error to mmap
+  if (status.st_size == 0) return;  // mmap rejects an empty map
   const auto size = static_cast<size_t>(status.st_size);
   void* data = ::mmap(nullptr, size, PROT_READ, MAP_PRIVATE, file.number(), 0);
   if (data == MAP_FAILED) fail_errno("MappedFile", "map", path);

@@ -1,5 +1,5 @@
-// A whole file as read-only memory. Pages come from disk as they are touched. The map outlives replacement of the file
-// by rename (what durable.h does); cutting the file short in place, which nothing here does, would end the reader by
+// A whole file as read-only memory, loaded from disk as pages are touched. The map stays valid if the file is replaced
+// by rename, as durable.h does. Truncating the file in place, which this project never does, would end the reader with
 // SIGBUS.
 #pragma once
 
@@ -11,7 +11,7 @@ namespace ovq::files {
 
 class MappedFile {
  public:
-  // Throws std::runtime_error if there is no regular file to read at `path`.
+  // std::runtime_error if `path` is not a readable regular file.
   explicit MappedFile(const std::filesystem::path& path);
   MappedFile(MappedFile&& other) noexcept;
   MappedFile& operator=(MappedFile&& other) noexcept;

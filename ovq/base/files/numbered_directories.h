@@ -13,14 +13,14 @@ struct NumberedDirectory {
   std::filesystem::path path;
 };
 
-// directory / "<prefix>000123": six digits, more where needed.
+// directory / "<prefix>000123": at least six digits.
 std::filesystem::path numbered_path(const std::filesystem::path& directory, std::string_view prefix, int64_t number);
 
-// Directories in `directory` named prefix and digits, largest number first. Other names, unfinished and half-removed
-// ones among them, are no part of it. None if `directory` does not exist.
+// The directories in `directory` named by prefix and digits, largest number first. Other names, including unfinished
+// and half-removed ones, are ignored. Empty if `directory` does not exist.
 std::vector<NumberedDirectory> latest_first(const std::filesystem::path& directory, std::string_view prefix);
 
-// Removes all but the `count` (at least 1) latest, oldest first; each is there whole or not at all.
+// Removes all but the `count` (at least 1) latest, oldest first, each one atomically.
 void keep_last(const std::filesystem::path& directory, std::string_view prefix, int64_t count);
 
 }  // namespace ovq::files

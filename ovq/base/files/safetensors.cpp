@@ -22,7 +22,7 @@ constexpr size_t kLengthBytes = 8;
   throw std::runtime_error("[Safetensors] " + path.string() + ": " + what);
 }
 
-// The header's text; what follows it is data.
+// The header's text; the data follows it.
 std::string_view header_text(const std::filesystem::path& path, std::span<const std::byte> file) {
   if (file.size() < kLengthBytes) {
     broken(path, std::to_string(file.size()) + " bytes; a header length alone takes " + std::to_string(kLengthBytes));
@@ -40,7 +40,7 @@ std::string_view header_text(const std::filesystem::path& path, std::span<const 
   return {reinterpret_cast<const char*>(file.data()) + kLengthBytes, static_cast<size_t>(length)};
 }
 
-// Sorts the tensors by offset and checks that each has the bytes of its shape and that together they are the data.
+// Sorts the tensors by offset and checks that the size of each matches its shape and that together they cover the data.
 void check_layout(const std::filesystem::path& path, std::vector<detail::HeaderTensor>& tensors, uint64_t data_bytes) {
   std::sort(tensors.begin(), tensors.end(), [](const detail::HeaderTensor& a, const detail::HeaderTensor& b) {
     return std::tie(a.begin, a.end, a.name) < std::tie(b.begin, b.end, b.name);

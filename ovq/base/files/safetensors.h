@@ -1,10 +1,10 @@
 // Tensors in a file, in the safetensors format of https://github.com/huggingface/safetensors:
 //   header length u64 | header, JSON | data
 //   header: {"__metadata__": {"key": "text"}, "name": {"dtype": "F32", "shape": [2, 3], "data_offsets": [0, 24]}, ...}
-// little-endian; the offsets count from the start of the data and cover it without gap or overlap.
+// little-endian; the offsets count from the start of the data and cover it without gaps or overlaps.
 //
-// A file written here also carries a checksum, as metadata that other libraries pass over. It covers the content, not
-// the layout: CRC-32C of
+// Files written here also carry a checksum, in metadata that other libraries ignore. It covers the content, not the
+// layout: CRC-32C of
 //   number of other metadata | key, text of each, by key | number of tensors |
 //   name, dtype, rank, shape, number of bytes, bytes of each, by name
 // with integers as u64 and each text after its length.
@@ -29,7 +29,7 @@ inline constexpr size_t kMaxHeaderBytes = 100'000'000;  // as in the reference i
 inline constexpr size_t kMaxRank = 64;                  // as in torch
 inline constexpr size_t kDataAlignment = 64;            // of the data's start, in files written here
 
-// Those of whole bytes; a file with another is an error.
+// The dtypes of whole bytes; any other is an error.
 enum class Dtype {
   boolean,
   u8,
@@ -64,19 +64,19 @@ using Metadata = std::map<std::string, std::string, std::less<>>;
 
 enum class Integrity { verified, absent };
 
-// A file to read. Opening checks the whole header against the file and touches no data.
+// A file opened for reading. Opening checks the whole header but reads no data.
 class Safetensors {
  public:
-  // Throws std::runtime_error: no such file, or not a valid one.
+  // std::runtime_error if the file is missing or invalid.
   explicit Safetensors(std::filesystem::path path);
 
   const std::filesystem::path& path() const { return path_; }
-  // In the order of the data. The bytes live as long as this object; files of other libraries may hold them unaligned.
+  // In the order of the data. The bytes live as long as this object and may be unaligned in files of other libraries.
   const std::vector<FileTensor>& tensors() const { return tensors_; }
   // nullptr if there is none.
   const FileTensor* find(std::string_view name) const;
   const Metadata& metadata() const { return metadata_; }
-  // Reads all data. Throws std::runtime_error if it is not what was written; absent: there is no checksum to tell by.
+  // Reads all data and compares its checksum. std::runtime_error if it differs; Integrity::absent without a checksum.
   Integrity verify() const;
 
  private:
@@ -88,18 +88,18 @@ class Safetensors {
 };
 
 enum class Order {
-  aligned,  // larger elements first, then by name: each tensor aligned to its elements
+  aligned,  // larger elements first, then by name, so that every tensor is aligned to its elements
   given,
 };
 
 struct SafetensorsOptions {
-  Metadata metadata;  // a checksum in it is replaced
+  Metadata metadata;  // an existing checksum is replaced
   Order order = Order::aligned;
 };
 
-// Throws std::invalid_argument for tensors that make no valid file. The tensors' bytes are read twice and copied never.
+// std::invalid_argument for tensors that make no valid file. The tensors' bytes are read twice and never copied.
 void write_safetensors(OutputFile& out, std::span<const FileTensor> tensors, const SafetensorsOptions& options = {});
-// The same, durably to a file of its own.
+// The same, durably to its own file.
 void save_safetensors(const std::filesystem::path& path, std::span<const FileTensor> tensors,
                       const SafetensorsOptions& options = {});
 

@@ -43,8 +43,8 @@ constexpr uint64_t kMaxInt = std::numeric_limits<int64_t>::max();
 
 [[noreturn]] void broken(const std::string& what) { throw std::runtime_error("header: " + what); }
 
-// Takes the parser's events and accepts only what the format has: no tree is built, nothing nests deeper than a shape,
-// the parser itself does not recurse.
+// Handles the parser's events and accepts only the format's structure. No tree is built, nesting is limited to that of
+// a shape, and the parser does not recurse.
 class HeaderEvents : public nlohmann::json_sax<nlohmann::json> {
  public:
   detail::Header take() {
@@ -151,7 +151,7 @@ class HeaderEvents : public nlohmann::json_sax<nlohmann::json> {
   }
 
  private:
-  // What comes next.
+  // The expected element.
   enum class At {
     start,
     top,
@@ -311,7 +311,7 @@ std::string content_checksum(std::span<const FileTensor> tensors, std::span<cons
 
 Header parse_header(std::string_view json) {
   if (!json.starts_with('{')) broken("the first byte is not '{'");
-  // To the parser, a zero byte is the end of its input.
+  // The parser would take a zero byte for the end of its input.
   if (json.find('\0') != std::string_view::npos) broken("there is a zero byte in it");
   HeaderEvents events;
   nlohmann::json::sax_parse(json, &events);

@@ -1,4 +1,4 @@
-// What reader and writer of safetensors.h share.
+// Shared by the reader and the writer of safetensors.h.
 #pragma once
 
 #include <cstdint>
@@ -14,10 +14,10 @@ namespace ovq::files::detail {
 
 std::optional<Dtype> parse_dtype(std::string_view name);
 
-// Bytes of a tensor; empty if they do not fit 63 bits.
+// The number of bytes of a tensor; empty if it exceeds 63 bits.
 std::optional<uint64_t> tensor_bytes(Dtype dtype, std::span<const int64_t> shape);
 
-// As in JSON, without control characters and not too long for a message.
+// Quoted as in JSON, without control characters and shortened for messages.
 std::string quoted(std::string_view text);
 
 // Indices of the tensors, by name.
@@ -38,8 +38,8 @@ struct Header {
   Metadata metadata;
 };
 
-// Structure, types and dtypes are checked; offsets and sizes against each other are not. Memory grows with the text
-// only. Throws std::runtime_error without the name of the file.
+// Checks structure, types and dtypes, but not offsets and sizes against each other. Memory grows only with the text.
+// Throws std::runtime_error without the name of the file.
 Header parse_header(std::string_view json);
 
 }  // namespace ovq::files::detail

@@ -23,7 +23,7 @@ std::string json_text(const std::string& text) {
 
 void check_tensor(const FileTensor& tensor) {
   const std::string name = detail::quoted(tensor.name);
-  check(tensor.name != "__metadata__", kOp, "a tensor has the name ", name, ", which the format keeps for itself");
+  check(tensor.name != "__metadata__", kOp, "a tensor has the name ", name, ", which the format reserves");
   check(tensor.shape.size() <= kMaxRank, kOp, "tensor ", name, " has ", tensor.shape.size(),
         " dimensions; must be at most ", kMaxRank);
   for (const int64_t size : tensor.shape) {
@@ -34,7 +34,7 @@ void check_tensor(const FileTensor& tensor) {
         " bytes; its shape takes ", bytes ? std::to_string(*bytes) : "more than 2^63");
 }
 
-// Indices of the tensors as they will lie in the file.
+// Indices of the tensors in the order of the file.
 std::vector<size_t> file_order(std::span<const FileTensor> tensors, std::vector<size_t> by_name, Order order) {
   if (order == Order::given) {
     std::iota(by_name.begin(), by_name.end(), size_t{0});
@@ -45,7 +45,7 @@ std::vector<size_t> file_order(std::span<const FileTensor> tensors, std::vector<
   return by_name;
 }
 
-// Padded with spaces so that the data starts aligned.
+// Pads with spaces so that the data starts aligned.
 std::string make_header(std::span<const FileTensor> tensors, std::span<const size_t> order, const Metadata& metadata) {
   std::string header = R"({"__metadata__":{)";
   for (const auto& [key, text] : metadata) {

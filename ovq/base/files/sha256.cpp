@@ -52,7 +52,7 @@ std::string sha256(std::span<const std::byte> bytes) {
   Words state = {0x6a09e667, 0xbb67ae85, 0x3c6ef372, 0xa54ff53a, 0x510e527f, 0x9b05688c, 0x1f83d9ab, 0x5be0cd19};
   const size_t whole = bytes.size() / kBlock * kBlock, rest = bytes.size() - whole;
   for (size_t at = 0; at < whole; at += kBlock) absorb(state, bytes.data() + at);
-  // What is left, a one bit, zeros, and the length in bits: one block or two.
+  // The remaining bytes, a one bit, zeros, and the length in bits: one block or two.
   std::array<std::byte, 2 * kBlock> last{};
   if (rest > 0) std::memcpy(last.data(), bytes.data() + whole, rest);
   last[rest] = std::byte{0x80};

@@ -1,4 +1,4 @@
-// SHA-256 (FIPS 180-4): names a file by its content, as the program sha256sum does.
+// SHA-256 (FIPS 180-4), as computed by sha256sum: identifies a file by its content.
 #pragma once
 
 #include <cstddef>

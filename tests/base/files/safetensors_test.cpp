@@ -260,7 +260,7 @@ TEST(SafetensorsWriter, RefusesWhatMakesNoValidFile) {
   EXPECT_EQ(refusal(with([](FileTensor& t) { t.shape.insert(t.shape.end(), 64, 1); })),
             "[write_safetensors] tensor \"a\" has 65 dimensions; must be at most 64");
   EXPECT_EQ(refusal(with([](FileTensor& t) { t.name = "__metadata__"; })),
-            "[write_safetensors] a tensor has the name \"__metadata__\", which the format keeps for itself");
+            "[write_safetensors] a tensor has the name \"__metadata__\", which the format reserves");
   EXPECT_EQ(refusal({good, good}), "[write_safetensors] two tensors have the name \"a\"");
   EXPECT_NE(refusal(with([](FileTensor& t) { t.name = "\xff"; })).find("not UTF-8"), std::string::npos);
   EXPECT_NE(refusal({good}, {{"key", "\xc0\x80"}}).find("not UTF-8"), std::string::npos);
