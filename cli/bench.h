@@ -1,4 +1,4 @@
-// What the subcommands of `ovq bench` have in common: their options, and how a report leaves the program.
+// Shared by the subcommands of `ovq bench`: options, and printing and storing reports.
 #pragma once
 
 #include <fmt/format.h>
@@ -34,11 +34,11 @@ void add_bench_ops(CLI::App& bench);
 void add_bench_step(CLI::App& bench);
 #endif
 
-// Prints the table of measure(), writes its JSON and compares it with an older one, if asked for. `reads`: what else
-// the command reads.
+// Prints the table of measure(), writes its JSON and compares it with an older report if asked. `reads`: further inputs
+// of the command.
 template <class Measure>
 void run_bench(const BenchArguments& arguments, Measure&& measure, std::vector<std::string> reads = {}) {
-  // Before the work, not only after it; what is there stays until then.
+  // Checked before the work; an existing file stays until the report is written.
   if (!arguments.json.empty()) {
     reads.push_back(arguments.compare);
     check_output_file("--json", arguments.json, reads);

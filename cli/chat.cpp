@@ -1,4 +1,4 @@
-// ovq chat: lines and answers on one state, which is kept between turns.
+// ovq chat: a conversation whose state is kept between turns.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -21,7 +21,7 @@ namespace ovq::cli {
 namespace {
 
 constexpr const char* kHelp =
-    "/save FILE  /load FILE  /state  /undo (take the last turn back)  /reset  /quit; Ctrl-C stops an answer";
+    "/save FILE  /load FILE  /state  /undo (remove the last turn)  /reset  /quit; Ctrl-C stops an answer";
 
 struct ChatArguments {
   std::string model, tokenizer, load_state;
@@ -44,7 +44,7 @@ void answer(models::Chat& chat, const ChatArguments& arguments, const std::strin
   print_now("\n");
 }
 
-// False: the talk is over.
+// Returns false to end the conversation.
 bool run_slash_command(models::Chat& chat, const ChatArguments& arguments, const std::string& line) {
   const size_t space = line.find(' ');
   const std::string command = line.substr(0, space), file = space == std::string::npos ? "" : line.substr(space + 1);
@@ -57,7 +57,7 @@ bool run_slash_command(models::Chat& chat, const ChatArguments& arguments, const
   } else if (command == "/load") {
     chat.load(file);
   } else if (command == "/undo") {
-    if (!chat.undo()) throw UsageError("there is no turn to take back");
+    if (!chat.undo()) throw UsageError("there is no turn to undo");
   } else if (command == "/reset") {
     chat.reset();
   } else if (command != "/state") {
@@ -74,7 +74,7 @@ void talk(const ChatArguments& arguments) {
   if (!arguments.load_state.empty()) chat.load(arguments.load_state);
   catch_signals();
   LineReader lines("> ");
-  // On a terminal Ctrl-C stops the line or the answer, and the talk goes on.
+  // On a terminal Ctrl-C stops the line or the answer, and the conversation continues.
   const auto end_if_interrupted = [&] {
     if (noted_signal() == SIGTERM || (interrupted() && !lines.on_terminal())) stop_interrupted();
     clear_interrupt();
@@ -88,7 +88,7 @@ void talk(const ChatArguments& arguments) {
       } else if (!run_slash_command(chat, arguments, *line)) {
         break;
       }
-    } catch (const std::exception& error) {  // said, and the talk goes on
+    } catch (const std::exception& error) {  // reported; the conversation continues
       print_warning(error.what());
     }
     end_if_interrupted();

@@ -1,5 +1,5 @@
-// The subcommands, one file each: it declares its options and makes one call. What is wrong is thrown: UsageError for
-// what the user typed, anything else for what failed.
+// The subcommands, one file each: it declares its options and makes one call. Errors are thrown: UsageError for errors
+// in the user's input, anything else for failures.
 #pragma once
 
 #include <stdexcept>

@@ -1,4 +1,4 @@
-// ovq compare: what `ovq eval` found, runs against lengths; of text, also by position.
+// ovq compare: evaluations of several runs by length; for text, also by position.
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -43,7 +43,7 @@ void show_positions(const train::RunComparison& comparison, const CompareArgumen
     throw UsageError(error.what());
   }
   if (losses.empty())
-    throw std::runtime_error("these runs have no evaluation at the same length; run ovq eval with the same --lengths");
+    throw std::runtime_error("these runs have no evaluation at a common length; run ovq eval with the same --lengths");
   const plot::Figure figure = figure_of(losses);
   if (!arguments.svg.empty())
     write_result(arguments.svg, [&](const auto& file) { files::write_file_durably(file, plot::to_svg_file(figure)); });

@@ -1,4 +1,4 @@
-// ovq completion: what a shell needs to complete commands and options, made from the options themselves.
+// ovq completion: a script for shell completion, generated from the declared commands and options.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -24,7 +24,7 @@ std::string words_of(const CLI::App& command) {
 void print_cases(const CLI::App& command, const std::string& path) {
   for (const CLI::App* next : command.get_subcommands([](const CLI::App*) { return true; })) {
     const std::string name = path.empty() ? next->get_name() : path + " " + next->get_name();
-    print_cases(*next, name);  // the longer ones first: the first that fits is taken
+    print_cases(*next, name);  // longer patterns first because the first match wins
     print("    \"{}\"*) words=\"{}\" ;;\n", name, words_of(*next));
   }
 }

@@ -15,8 +15,8 @@ namespace {
 
 constexpr const char* kEraseLine = "\r\x1b[K";
 
-int refused = 0;                  // the first errno of stdout
-std::atomic<int> moving_on = -1;  // the file with a moving line
+int refused = 0;                  // the first errno of a failed write to stdout
+std::atomic<int> moving_on = -1;  // the file that has an unfinished progress line
 
 bool note_error(bool good) {
   if (!good && refused == 0) refused = errno != 0 ? errno : EIO;
@@ -79,7 +79,7 @@ void MovingLine::finish() {
 
 void finish_moving_line() noexcept {
   const int file = moving_on.exchange(-1);
-  if (file >= 0 && ::write(file, "\n", 1) < 0) return;  // nobody is left to tell
+  if (file >= 0 && ::write(file, "\n", 1) < 0) return;  // the terminal is gone
 }
 
 }  // namespace ovq::cli

@@ -1,5 +1,5 @@
-// ovq eval: a trained model at several lengths and dictionary sizes, on text of any length, or on a multiple-choice
-// benchmark.
+// ovq eval: evaluates a trained model at several lengths and dictionary sizes, on text of any length, or on a
+// multiple-choice benchmark.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -29,7 +29,7 @@ struct EvalArguments {
   int threads = 0;
 };
 
-// Options of one way to evaluate, which mean nothing to the others.
+// The options of each way to evaluate; the other ways reject them.
 struct EvalFlags {
   std::vector<const CLI::Option*> lengths, dictionaries, benchmark, text;
 
@@ -64,21 +64,21 @@ void test_lengths(const EvalArguments& arguments, const train::Run& run, const t
   const train::Sweep sweep = train::sweep(run, trained, arguments.sweep);
   print("{}", arguments.json ? to_json(sweep).dump(2) + "\n" : to_table(sweep));
   if (!sweep.not_stored.empty())
-    throw std::runtime_error("the results are printed, but not all are stored in the run: " + sweep.not_stored);
+    throw std::runtime_error("the results are printed, but some could not be stored in the run: " + sweep.not_stored);
 }
 
-// A model's directory is enough.
+// Works with a model directory that is not a run.
 void measure_text(const EvalArguments& arguments) {
   if (arguments.task.empty()) throw UsageError("--data requires --task text");
   if (arguments.task != "text") throw UsageError(fmt::format("--task: {}; must be text", arguments.task));
-  if (arguments.data.empty()) throw UsageError("--task text needs --data");
+  if (arguments.data.empty()) throw UsageError("--task text requires --data");
   const models::TextModel model = models::load_text_model(train::model_directory(arguments.run, print_warning),
                                                           arguments.tokenizer, arguments.storage.weights);
   train::TextLossOptions options = arguments.text;
   options.state_dtype = arguments.storage.states;
   options.batch = arguments.sweep.evaluate.batch;
   options.piece = arguments.sweep.evaluate.piece;
-  if (arguments.sweep.centroids.size() > 1) throw UsageError("--task text takes one number of --centroids");
+  if (arguments.sweep.centroids.size() > 1) throw UsageError("--task text accepts only one value of --centroids");
   if (!arguments.sweep.centroids.empty()) {
     if (train::dictionary_of(model.model->config()) == nullptr)
       throw UsageError(fmt::format("--centroids: {} has no OVQ-attention", arguments.run));
@@ -91,8 +91,8 @@ void measure_text(const EvalArguments& arguments) {
 void evaluate_run(const EvalArguments& arguments, const EvalFlags& flags) {
   set_up_torch(arguments.threads);
   if (!arguments.task.empty() || !arguments.data.empty()) {
-    EvalFlags::refuse(flags.lengths, "does not go with --task text, whose windows have one --length");
-    EvalFlags::refuse(flags.benchmark, "does not go with --task text");
+    EvalFlags::refuse(flags.lengths, "cannot be used with --task text; use --length");
+    EvalFlags::refuse(flags.benchmark, "cannot be used with --task text");
     try {
       measure_text(arguments);
     } catch (const std::invalid_argument& error) {
@@ -100,11 +100,11 @@ void evaluate_run(const EvalArguments& arguments, const EvalFlags& flags) {
     }
     return;
   }
-  EvalFlags::refuse(flags.text, "needs --task text");
+  EvalFlags::refuse(flags.text, "requires --task text");
   const bool questions = !arguments.benchmark.empty() || !arguments.questions.empty();
   if (questions) {
-    EvalFlags::refuse(flags.lengths, "does not go with --benchmark");
-    EvalFlags::refuse(flags.dictionaries, "does not go with --benchmark");
+    EvalFlags::refuse(flags.lengths, "cannot be used with --benchmark");
+    EvalFlags::refuse(flags.dictionaries, "cannot be used with --benchmark");
   }
   const train::Run run = train::Run::open(arguments.run);
   const train::TrainedModel trained = run.load_model(print_warning);
@@ -118,7 +118,7 @@ void evaluate_run(const EvalArguments& arguments, const EvalFlags& flags) {
   }
 }
 
-// Returns those that are for text alone.
+// Returns the options that are only for text.
 std::vector<const CLI::Option*> add_text_options(CLI::App& eval, EvalArguments& arguments) {
   eval.add_option("--task", arguments.task, "text: measure the loss on --data by position");
   eval.add_option("--data", arguments.data, "Text files, folders of .txt files, or files of tokens")->type_name("PATH");

@@ -1,12 +1,12 @@
-// Where the sets of experiments and the claims of the report lie: in `experiments` here, beside the installed program, or
-// in the sources that the program was built of.
+// Where experiment sets and the report's claims are: in ./experiments, beside the installed program, or in the source
+// tree that the program was built from.
 #pragma once
 
 #include <filesystem>
 
 namespace ovq::cli {
 
-// The first of these directories that is there; `experiments` if none is.
+// The first of these directories that exists; `experiments` if none does.
 std::filesystem::path experiment_directory();
 
 }  // namespace ovq::cli

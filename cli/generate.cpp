@@ -1,4 +1,4 @@
-// ovq generate: reads a prompt, or goes on from a saved state, and writes what follows.
+// ovq generate: continues a prompt or a saved state with generated text.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -65,7 +65,7 @@ nlohmann::json summary(const models::TextSession& session, const Timing& read, c
           {"kv_cache_bytes", session.kv_cache_bytes()}};
 }
 
-// Returns what the file holds if that is not all that was to be read.
+// Returns a message if the file holds only a part of the prompt.
 std::string save_state(models::TextSession& session, const std::string& file, int64_t read) {
   if (file.empty()) return "";
   write_result(file, [&](const auto& path) { session.save(path); });
@@ -83,7 +83,7 @@ void generate(const GenerateArguments& arguments) {
     skipped = session.position();
     print_warning(fmt::format("restored {} tokens from {}", skipped, arguments.load_state));
     if (session.unread() > 0)
-      print_warning(fmt::format("{} holds a part of a prompt only: reading was interrupted {} tokens before its end",
+      print_warning(fmt::format("{} holds only part of a prompt: reading was interrupted {} tokens before its end",
                                 arguments.load_state, session.unread()));
   }
   ReadingLine progress;
@@ -121,7 +121,7 @@ void generate(const GenerateArguments& arguments) {
 
 void run_generate(const GenerateArguments& arguments) {
   set_up_torch(arguments.threads);
-  // A state that goes on from another may take its place.
+  // --save-state may name the same file as --load-state.
   if (!arguments.save_state.empty())
     check_output_file("--save-state", arguments.save_state,
                       {arguments.model, arguments.tokenizer, arguments.prompt_file});

@@ -15,23 +15,23 @@ namespace ovq::cli {
 namespace {
 
 constexpr char kSaid[] = "ovq: interrupted\n";
-// Programs that pass a signal on send it a second time within this time, as `timeout` does.
+// Programs that forward a signal, such as `timeout`, deliver it twice within this time.
 constexpr int64_t kSameRequest = 100;  // milliseconds
 
-volatile std::sig_atomic_t noted = 0;  // the signal
+volatile std::sig_atomic_t noted = 0;  // the last signal
 volatile std::sig_atomic_t says_so = 1;
-std::atomic<int64_t> interrupt_at = 0, terminate_at = 0;  // when each was first noted, in milliseconds; 0: was not
+std::atomic<int64_t> interrupt_at = 0, terminate_at = 0;  // first signal of each kind, in milliseconds; 0: none
 
 void end_now(int number) {
   files::remove_open_parts();
   finish_moving_line();
   if (says_so != 0 && ::write(STDERR_FILENO, kSaid, sizeof(kSaid) - 1) < 0) says_so = 0;
   std::signal(number, SIG_DFL);
-  std::raise(number);  // takes effect when the handler returns
+  std::raise(number);  // delivered when the handler returns
 }
 
-// The first is noted, the same again ends the program. SIGTERM after SIGINT does not: a terminal sends Ctrl-C to a
-// whole group of processes, after which a parent also terminates its children.
+// Notes the first signal; the same signal again ends the program. SIGTERM after SIGINT does not end it: a terminal
+// sends Ctrl-C to the whole process group, after which a parent also terminates its children.
 void note(int number) {
   std::atomic<int64_t>& first = number == SIGINT ? interrupt_at : terminate_at;
   timespec time{};
@@ -42,7 +42,7 @@ void note(int number) {
   noted = number;
 }
 
-// A signal that is ignored stays ignored: nohup and shells start programs like that.
+// An ignored signal stays ignored: nohup and shells start programs like that.
 void handle_signals(void (*handler)(int)) {
   for (const int number : {SIGINT, SIGTERM}) {
     if (std::signal(number, handler) == SIG_IGN) std::signal(number, SIG_IGN);
@@ -82,7 +82,7 @@ void end_by_signal(int number) {
   sigprocmask(SIG_UNBLOCK, &set, nullptr);
   std::raise(number);
   constexpr int kSignalled = 128;
-  std::_Exit(kSignalled + number);  // where the signal is blocked after all
+  std::_Exit(kSignalled + number);  // if the signal is still blocked
 }
 
 }  // namespace ovq::cli

@@ -1,6 +1,6 @@
-// Ctrl-C (SIGINT) and SIGTERM. Whatever they interrupt says so and ends by that signal, so that a shell sees 130 or 143
-// and a loop of commands stops. Without catch_signals that is at once; a command with something to save calls it, looks
-// at interrupted() from time to time, saves and calls stop_interrupted().
+// Ctrl-C (SIGINT) and SIGTERM. An interrupted command reports it and ends by that signal, so that a shell sees 130 or
+// 143 and a loop of commands stops. By default the program ends at once. A command with something to save calls
+// catch_signals, polls interrupted(), saves and calls stop_interrupted().
 #pragma once
 
 #include <csignal>
@@ -8,17 +8,18 @@
 
 namespace ovq::cli {
 
-// Processes that ovq itself has started, with this variable, leave it to that process to say what has happened. If they
-// were told to stop and all is saved, they end with a status instead of a signal, which could be another's.
+// Set in processes that ovq itself started: they leave messages to their parent. If they were told to stop and have
+// saved, they end with a status instead of a signal, because the parent could not tell it from a signal of another
+// origin.
 inline constexpr const char* kStartedByOvq = "OVQ_STARTED_BY";
 inline constexpr int kStoppedStatus = 4;
 bool started_by_ovq();
 
-// From now on. Signals that the program was started to ignore stay ignored.
+// Take effect from now on. Signals that were ignored when the program started stay ignored.
 void end_on_signals();  // at once
-void catch_signals();   // the first is noted; the same signal again ends the program at once
-bool interrupted();     // whether one was noted
-int noted_signal();     // which; 0: none
+void catch_signals();   // notes the first; the same signal again ends the program at once
+bool interrupted();     // whether a signal was noted
+int noted_signal();     // the signal; 0: none
 void clear_interrupt();
 
 // Thrown by an interrupted command. Not a std::exception, so that only run() catches it.
@@ -26,7 +27,8 @@ struct Interrupted {
   int signal = SIGTERM;
   std::string message;  // empty: another process reports it
 };
-// Throws one for the signal that was noted (SIGTERM, if another process was told to stop). `saved` says what is left.
+// Throws Interrupted for the noted signal (SIGTERM if another process was told to stop). `saved` tells the user how to
+// continue.
 [[noreturn]] void stop_interrupted(const std::string& saved = "");
 
 [[noreturn]] void end_by_signal(int number);

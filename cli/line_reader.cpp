@@ -18,7 +18,7 @@ namespace ovq::cli {
 LineReader::LineReader(std::string prompt)
     : prompt_(std::move(prompt)), terminal_(isatty(STDIN_FILENO) != 0 && isatty(STDOUT_FILENO) != 0) {
 #ifdef OVQ_WITH_READLINE
-  rl_catch_signals = 0;  // Ctrl-C is the program's
+  rl_catch_signals = 0;  // the program handles Ctrl-C itself
   rl_event_hook = [] {
     if (interrupted()) rl_done = 1;
     return 0;

@@ -1,4 +1,4 @@
-// Lines that the user types: edited, with a history, on a terminal; as they come from anywhere else.
+// Lines of input: with editing and history on a terminal, plain otherwise.
 #pragma once
 
 #include <optional>
@@ -10,8 +10,8 @@ class LineReader {
  public:
   explicit LineReader(std::string prompt);
 
-  // Nothing at the end of the input. On a terminal with readline, a signal that is caught gives an empty line. Without
-  // readline or a terminal it would have to wait for the line, so it ends the program.
+  // Empty at the end of the input. On a terminal with readline, a caught signal returns an empty line. Otherwise the
+  // read cannot be interrupted, so the signal ends the program.
   std::optional<std::string> next();
   bool on_terminal() const { return terminal_; }
 

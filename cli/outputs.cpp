@@ -19,7 +19,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// config.json or run.json in a directory make it a model or a run, to which these files belong.
+// A directory with config.json or run.json is a model or a run; these files belong to it.
 constexpr std::array<std::string_view, 8> kParts = {"config.json",       "model.safetensors", "optimizer.safetensors",
                                                     "tokenizer.model",   "tokenizer.bytes",   "run.json",
                                                     "evaluations.jsonl", "metrics.jsonl"};
@@ -29,21 +29,21 @@ std::optional<struct stat> status_of(const fs::path& path) {
   return ::stat(path.c_str(), &status) == 0 ? std::optional(status) : std::nullopt;
 }
 
-// Whether `path` is that file, or a directory with it somewhere below.
+// Whether `path` is that file or a directory that contains it.
 bool holds(const fs::path& path, const struct stat& file) {
   const auto same = [&](const fs::path& other) {
     const auto status = status_of(other);
     return status && status->st_dev == file.st_dev && status->st_ino == file.st_ino;
   };
   if (same(path)) return true;
-  std::error_code unreadable;  // whoever reads it says so
+  std::error_code unreadable;  // reported by whoever reads it
   for (fs::recursive_directory_iterator at(path, unreadable), end; !unreadable && at != end; at.increment(unreadable)) {
     if (same(at->path())) return true;
   }
   return false;
 }
 
-// The model or run that a file of this name belongs to, or the file that it is a link to.
+// The model or run that owns a file of this name, or that owns the target of a link.
 std::optional<fs::path> owner_of(const fs::path& file) {
   std::error_code error;
   const fs::path parent = file.has_parent_path() ? file.parent_path() : fs::path(".");
@@ -86,7 +86,7 @@ void check_output_file(const std::string& flag, const std::string& file, const s
   }
   if (const auto owner = owner_of(path))
     throw UsageError(
-        fmt::format("{}: {} is a part of the model or run in {}; name another file", flag, file, owner->string()));
+        fmt::format("{}: {} belongs to the model or run in {}; name another file", flag, file, owner->string()));
 }
 
 void check_output_directory(const std::string& flag, const std::string& directory) {

@@ -1,4 +1,4 @@
-// Files that commands write: checked before the work, so that it is not lost, and never one that a command reads.
+// Output files of commands: checked before the work, so that no result is lost and no input is overwritten.
 #pragma once
 
 #include <filesystem>
@@ -8,12 +8,13 @@
 
 namespace ovq::cli {
 
-// What `flag` names must be a file that can be written, none that the command reads (the same by device and inode, so
-// also under another name) and no part of a model or run. `reads`: files, and directories with all that is in them;
-// what is no path, like "bytes" or a preset, is passed over. UsageError or std::runtime_error, which name the flag.
+// The file given by `flag` must be writable, must not be an input of the command (compared by device and inode, so also
+// under another name) and must not belong to a model or run. `reads`: input files, and directories with all their
+// content; names that are no paths, like "bytes" or a preset, are ignored. UsageError or std::runtime_error, which name
+// the flag.
 void check_output_file(const std::string& flag, const std::string& file, const std::vector<std::string>& reads);
 
-// A directory that is there and can be written into, or that can be created.
+// The directory must be writable, or it must be possible to create it.
 void check_output_directory(const std::string& flag, const std::string& directory);
 
 // Calls `write` with the file's name. If that fails, calls it again with a file in the temporary directory and throws a

@@ -45,7 +45,7 @@ std::vector<int> allowed_cpus() {
   return cpus;
 }
 
-// Neighbouring cores for each; with more processes than cores, all for all.
+// Adjacent cores for each process; all cores for each if there are more processes than cores.
 std::vector<int> cpus_of(const std::vector<int>& all, int64_t process, int64_t processes) {
   const auto count = static_cast<int64_t>(all.size());
   if (count < processes) return {};
@@ -88,7 +88,7 @@ class Attempt {
     }
   }
 
-  // Until all have ended. The status of the first that failed; 0 if none has.
+  // Waits until all processes have ended. Returns the first non-zero status, else 0.
   int wait() {
     using Clock = std::chrono::steady_clock;
     constexpr milliseconds kBetweenLooks{10};
@@ -103,7 +103,7 @@ class Attempt {
         if (!status || *status == 0 || *status == kStoppedStatus || status_ != 0) continue;
         status_ = *status;
         failed = Clock::now();
-        // A rank that can speak has said more by itself.
+        // A message from the rank itself is more specific.
         if (status_ > kSignalled || server_.said(number_).empty()) server_.say(number_, end_text(rank, status_));
       }
       if (running == 0) return status_;
@@ -118,11 +118,11 @@ class Attempt {
     }
   }
 
-  bool stopped() const { return stopped_; }  // by a signal to one of them, and saved
+  bool stopped() const { return stopped_; }  // by a signal to one of the processes, after saving
   std::string reason() const { return server_.said(number_); }
 
  private:
-  milliseconds patience_;  // with those who do not end by themselves after another has
+  milliseconds patience_;  // time that the others get to end by themselves after a failure
   int64_t number_;
   distributed::StoreServer& server_;
   std::vector<std::unique_ptr<ChildProcess>> children_;
@@ -133,10 +133,10 @@ class Attempt {
 [[noreturn]] void end_at_once(const std::string& reason, int status) {
   if (!started_by_ovq()) print_warning(reason);
   std::fflush(nullptr);
-  std::_Exit(status);  // the group cannot be left in an orderly way
+  std::_Exit(status);  // the group cannot be closed properly after a failure
 }
 
-// The first rank's run, on all ranks.
+// Opens the run on the first rank and sends its options to all ranks.
 train::Run shared_run(ProcessGroup& group, const std::function<train::Run()>& open) {
   if (group.rank() == 0) {
     const train::Run run = open();
@@ -173,14 +173,13 @@ void train_in_processes(const std::filesystem::path& run, const ProcessOptions& 
     if (status == kSignalled + SIGPIPE) end_by_signal(SIGPIPE);
     if (status == kUsage) throw UsageError(reason);
     if (attempt == options.restarts) throw std::runtime_error(reason);
-    print_warning(
-        fmt::format("{}; going on from the last checkpoint, restart {} of {}", reason, attempt + 1, options.restarts));
+    print_warning(fmt::format("{}; restart {} of {} from the last checkpoint", reason, attempt + 1, options.restarts));
   }
 }
 
 void train_as_one_of(const Place& place, const ProcessOptions& options, const std::function<train::Run()>& open,
                      const ShowOptions& show) {
-  std::shared_ptr<ProcessGroup> group;  // outlives what is thrown
+  std::shared_ptr<ProcessGroup> group;  // declared outside `try` because the handlers use it
   const auto leave_with = [&group](const std::exception& error) {
     if (group) group->leave_with(error.what());
   };
@@ -202,7 +201,7 @@ void train_as_one_of(const Place& place, const ProcessOptions& options, const st
 
 int threads_of(const Place& place, int asked) {
   if (asked != 0) return asked;
-  // Whoever started the processes may have given each its own cores, or a number of threads.
+  // The launcher may have set each process's cores or number of threads.
   const bool own_cores = allowed_cpus().size() < static_cast<size_t>(sysconf(_SC_NPROCESSORS_ONLN));
   return own_cores ? kernels::max_threads() : share_of_threads(place.local_ranks);
 }

@@ -1,4 +1,4 @@
-// Training in several processes, from the command line: starting them on this machine, and being one of them.
+// Training in several processes: starting them on this machine, and running as one of them.
 #pragma once
 
 #include <filesystem>
@@ -27,17 +27,17 @@ void list_fields(Fields& field, ProcessOptions& o) {
   field("timeout", o.timeout, "seconds to wait for a process before it counts as lost", above(0));
 }
 
-// Starts processes that go on with a run, and waits for them. `flags` are given to each. A process that ends before its
-// time ends them all; std::runtime_error names it once no restart is left.
+// Starts processes that resume a run, and waits for them. Each gets `flags`. If one ends early, all are ended;
+// std::runtime_error names the failed one once no restarts are left.
 void train_in_processes(const std::filesystem::path& run, const ProcessOptions& options, int threads,
                         const std::vector<std::string>& flags);
 
-// Trains as one of several processes. `open` is called on the first rank only. When a rank has ended or cannot be
-// reached, or this one fails, a line says so and the process ends.
+// Trains as one of several processes. `open` is called only on the first rank. If a rank fails or cannot be reached,
+// prints the reason and ends the process.
 void train_as_one_of(const distributed::Place& place, const ProcessOptions& options,
                      const std::function<train::Run()>& open, const ShowOptions& show);
 
-// Threads of one of several processes on this machine; `asked` if that is not 0.
+// Number of threads for a process that shares this machine with others; `asked` unless it is 0.
 int threads_of(const distributed::Place& place, int asked);
 
 }  // namespace ovq::cli

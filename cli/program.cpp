@@ -28,19 +28,19 @@ int report(std::string message, int status) {
   return status;
 }
 
-// A file that is opened later must not get the number of a standard stream that was closed, and what is printed.
+// Opens /dev/null for closed standard streams: otherwise a file opened later would get that number and receive output.
 void occupy_closed_streams() {
   for (const int file : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
     if (::fcntl(file, F_GETFD) < 0) ::open("/dev/null", file == STDIN_FILENO ? O_WRONLY : O_RDONLY);
   }
 }
 
-// The exit status, with a line on stderr if something is wrong.
+// Returns the exit status and prints errors in one line on stderr.
 int parse_and_run(CLI::App& app, int argc, char** argv) {
   try {
     try {
       app.parse(argc, argv);
-    } catch (const CLI::Success& success) {  // --help, --version
+    } catch (const CLI::Success& success) {  // from --help and --version
       std::ostringstream text;
       app.exit(success, text, text);
       print_text(text.str());
@@ -101,7 +101,7 @@ std::string what_is_wrong(const CLI::App& app, const CLI::ParseError& error) {
 
 int run(CLI::App& app, int argc, char** argv) {
   occupy_closed_streams();
-  std::signal(SIGPIPE, SIG_IGN);  // a closed pipe is an error of the write, after which what there is gets saved
+  std::signal(SIGPIPE, SIG_IGN);  // writing to a closed pipe then fails with an error, so the command can save its work
   end_on_signals();
   try {
     return parse_and_run(app, argc, argv);

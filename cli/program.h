@@ -1,4 +1,4 @@
-// The command-line program: all its subcommands, and what becomes of its arguments.
+// The command-line program: its subcommands and the handling of its arguments.
 #pragma once
 
 #include <memory>
@@ -13,13 +13,12 @@ namespace ovq::cli {
 
 std::unique_ptr<CLI::App> make_program();
 
-// What the parser found wrong; where it was a name nobody knows, the ones that could have been meant: options of the
-// subcommand that was reached, or the subcommands there are.
+// The parser's error as a message. For an unknown name it suggests options of the current subcommand, or subcommands.
 std::string what_is_wrong(const CLI::App& app, const CLI::ParseError& error);
 
-// Does what the arguments say. The exit status, with one line on stderr if something is wrong: 2 for usage, 1 for
-// failure, also if stdout has not taken all that was printed. What Ctrl-C, SIGTERM or a closed pipe has ended ends by
-// that signal, in a shell with 130, 143 or 141.
+// Runs the command. Returns the exit status and prints errors in one line on stderr: 2 for usage, 1 for failure, also
+// if stdout did not accept all output. Ctrl-C, SIGTERM and a closed pipe end the program by that signal, so that a
+// shell sees 130, 143 or 141.
 int run(CLI::App& app, int argc, char** argv);
 
 }  // namespace ovq::cli

@@ -1,4 +1,4 @@
-// How a run shows itself: one line that moves on a terminal, a line now and then elsewhere.
+// Progress of a training run: one updated line on a terminal, otherwise a line from time to time.
 #pragma once
 
 #include <chrono>
@@ -14,7 +14,7 @@ class ProgressLine {
   ProgressLine(int64_t steps, int64_t first_step);
 
   void step(const train::StepReport& report);
-  void message(const std::string& line);  // above the moving line
+  void message(const std::string& line);  // above the progress line
   void finish();
 
  private:
@@ -24,7 +24,7 @@ class ProgressLine {
   bool terminal_;
   int64_t steps_, first_step_;
   std::chrono::steady_clock::time_point start_, shown_;
-  double seconds_ = 0;  // of the steps, smoothed
+  double seconds_ = 0;  // per step, smoothed
   double tokens_per_second_ = 0;
 };
 

@@ -1,4 +1,4 @@
-// ovq report: the page of the paper's claims, or one over runs in progress.
+// ovq report: a page of the paper's claims, or of the runs in progress.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -44,7 +44,7 @@ void watch(const ReportArguments& arguments) {
   fs::create_directories(arguments.out);
   catch_signals();
   print("{} shows the runs in {}{}\n", page.string(), arguments.watch,
-        arguments.once ? "" : fmt::format(", anew every {} s; Ctrl-C ends it", arguments.every));
+        arguments.once ? "" : fmt::format(", updated every {} s; Ctrl-C ends it", arguments.every));
   check_output();
   while (!interrupted()) {
     files::write_file_durably(

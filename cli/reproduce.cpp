@@ -1,4 +1,4 @@
-// ovq reproduce: the runs behind experiments/*.json, or one finished run again from its result.
+// ovq reproduce: makes the runs of experiments/*.json, or repeats one finished run from its result.
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -50,7 +50,7 @@ std::vector<fs::path> all_sets() {
 std::vector<fs::path> set_files(const std::string& set) {
   if (set.ends_with(".json")) return {set};
   const std::vector<fs::path> files = all_sets();
-  if (files.empty()) throw UsageError("there is no experiments/*.json here; name a file");
+  if (files.empty()) throw UsageError("found no experiments/*.json; name a file");
   if (set.empty()) return files;
   std::vector<std::string> names;
   for (const fs::path& file : files) {
@@ -64,7 +64,7 @@ void add_once(std::vector<std::string>& all, const std::string& one) {
   if (std::find(all.begin(), all.end(), one) == all.end()) all.push_back(one);
 }
 
-// Names and claims that no set has are errors, not nothing to do.
+// Names and claims that no set has are errors: an empty plan would hide a typing mistake.
 void check_selection(const std::vector<experiments::ExperimentSet>& sets, const experiments::Selection& selection) {
   std::vector<std::string> names, claims;
   for (const auto& set : sets) {
@@ -103,7 +103,7 @@ std::vector<PlannedRun> make_plan(const ReproduceArguments& arguments) {
   return plan;
 }
 
-// Text that is still missing is made, or asked for.
+// Makes missing corpora; throws if the user must supply their text.
 void make_corpora(const std::vector<PlannedRun>& plan, const std::string& data) {
   for (const PlannedRun& run : plan) {
     const auto& corpus = run.experiment.corpus;
@@ -112,8 +112,8 @@ void make_corpora(const std::vector<PlannedRun>& plan, const std::string& data) 
     if (corpus->is_there()) continue;
     if (data.empty())
       throw UsageError(
-          fmt::format("{} is trained on text, and {} has none yet: name a folder with train/ and valid/ "
-                      "by --data",
+          fmt::format("{} is trained on text, but {} does not exist yet; give a folder with train/ and valid/ "
+                      "with --data",
                       run.label, corpus->directory.string()));
     corpus->make(data, [](const std::string& line) { print("{}\n", line); });
   }
@@ -125,7 +125,7 @@ experiments::RunEnvironment environment_of(const ReproduceArguments& arguments, 
                        {"isa", machine.isa},
                        {"compiler", machine.compiler},
                        {"blas", machine.blas.file},
-                       {"blas_kernels", machine.blas.kernels},  // which decide the last bits
+                       {"blas_kernels", machine.blas.kernels},  // they affect the last bits
                        {"threads", 1}};
   return {.program = fs::read_symlink("/proc/self/exe"),
           .commit = machine.commit,
@@ -133,7 +133,7 @@ experiments::RunEnvironment environment_of(const ReproduceArguments& arguments, 
           .keep_runs = arguments.keep_runs};
 }
 
-// One line that moves on a terminal, a line a minute elsewhere; what happened stands above it.
+// Progress: one updated line on a terminal, otherwise a line a minute. Events are printed above it.
 class ReproduceLine {
  public:
   void show(const experiments::ReproduceProgress& progress) {
@@ -199,17 +199,17 @@ void run_again(const ReproduceArguments& arguments, const bench::Machine& machin
   }
   make_corpora({planned}, arguments.data);
   if (planned.experiment.corpus && !experiments::same_text(planned.experiment.corpus->described(), before.corpus))
-    print_warning("the text is not the one of the result");
+    print_warning("the text differs from that of the result");
   experiments::Reproduction reproduction({planned}, here);
   run_all(reproduction, 1);
   const std::vector<std::string> lines = differences(before, experiments::read_result(planned.result));
   fs::remove(planned.result);
   for (const std::string& line : lines) print("{}\n", line);
-  if (!lines.empty()) throw std::runtime_error(planned.label + " gave other numbers");
+  if (!lines.empty()) throw std::runtime_error(planned.label + " gave different numbers");
   print("{}: {} evaluations, every number equal\n", planned.label, before.evaluations.size());
 }
 
-// Set by set: groups of two sets may have the same name.
+// One set after the other, because groups of two sets may have the same name.
 std::string table_of(const std::vector<PlannedRun>& plan, const std::string& against = "") {
   std::vector<std::string> names, sets;
   std::map<std::string, std::vector<experiments::ExperimentResult>> results;
@@ -230,7 +230,7 @@ std::string table_of(const std::vector<PlannedRun>& plan, const std::string& aga
 }
 
 void reproduce(ReproduceArguments arguments) {
-  set_up_torch(1);  // so that the processes below have the BLAS kernels that are recorded
+  set_up_torch(1);  // so that child processes use the BLAS kernels that are recorded
   const bench::Machine machine = bench::describe_machine();
   if (arguments.jobs == 0) arguments.jobs = machine.cores;
   if (!arguments.from.empty()) return run_again(arguments, machine);

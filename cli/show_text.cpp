@@ -9,7 +9,7 @@
 namespace ovq::cli {
 namespace {
 
-constexpr double kLinePause = 10, kMovePause = 0.2;  // seconds between lines, or moves of one
+constexpr double kLinePause = 10, kMovePause = 0.2;  // seconds between lines; between updates of a line
 
 }  // namespace
 

@@ -1,4 +1,4 @@
-// What is said about text that is read and written: on stderr, as stdout has the text itself.
+// Messages about reading and writing text. They go to stderr because stdout carries the text.
 #pragma once
 
 #include <chrono>
@@ -10,11 +10,11 @@
 
 namespace ovq::cli {
 
-// How far a prompt is read: a line that moves on a terminal, else a line every ten seconds.
+// Progress of reading a prompt: an updated line on a terminal, otherwise a line every ten seconds.
 class ReadingLine {
  public:
   ReadingLine();
-  // `each` of a ReadOptions: goes on until Ctrl-C.
+  // To be used as `each` of ReadOptions; returns false after Ctrl-C.
   bool show(int64_t tokens);
   void finish();
 
@@ -23,14 +23,14 @@ class ReadingLine {
   MovingLine moving_;
 };
 
-// Tokens and how long they took.
+// A number of tokens and the time they took.
 struct Timing {
   int64_t tokens = 0;
   double seconds = 0;
 
   double rate() const { return seconds > 0 ? static_cast<double>(tokens) / seconds : 0; }
 };
-// Runs `work`, which returns a number of tokens.
+// Measures `work`, which returns a number of tokens.
 template <class Work>
 Timing timed(Work&& work) {
   const auto start = std::chrono::steady_clock::now();

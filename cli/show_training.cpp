@@ -47,13 +47,13 @@ void print_beginning(const train::Run& run, train::Trainer& trainer, const train
           millions(trainer.optimizer().state_bytes()));
   const int64_t done = trainer.progress().step;
   if (done == 0 && !options.init_from.path.empty()) print("starting from the weights of {}\n", options.init_from.path);
-  if (done > 0) print("going on after step {}\n", done);
+  if (done > 0) print("resuming after step {}\n", done);
 }
 
 void print_end(const train::Run& run, const train::Trainer& trainer, train::Outcome outcome) {
   const train::Progress& done = trainer.progress();
   if (outcome == train::Outcome::stopped) {
-    print("stopped after step {}; saved. Go on with: ovq train --resume {}\n", done.step,
+    print("stopped after step {}; saved. Continue with: ovq train --resume {}\n", done.step,
           shell_word(run.path().string()));
     return;
   }
@@ -69,7 +69,7 @@ void train_and_show(const train::Run& run, const ShowOptions& show) {
   catch_signals();
   const train::RunOptions& options = run.options();
   std::unique_ptr<ProgressLine> progress;
-  int64_t phase = -1;  // the one shown last
+  int64_t phase = -1;  // the last one shown
   train::TrainHooks hooks;
   hooks.on_step = [&](const train::StepReport& report) {
     if (!options.phases.empty() && report.phase != phase) progress->message(phase_text(options, phase = report.phase));
@@ -84,7 +84,7 @@ void train_and_show(const train::Run& run, const ShowOptions& show) {
   train::Trainer trainer(run, hooks, show.parallel);
   if (!first) {
     if (trainer.train() == train::Outcome::stopped)
-      throw Interrupted{.signal = interrupted() ? noted_signal() : SIGTERM};  // the first one says it
+      throw Interrupted{.signal = interrupted() ? noted_signal() : SIGTERM};  // the parent prints the message
     return;
   }
   print_beginning(run, trainer, show.parallel);

@@ -1,16 +1,16 @@
-// A run that trains before the user's eyes; Ctrl-C and SIGTERM end it after the step, saved,
-// and so does a stdout that takes no more.
+// Trains a run and shows its progress. Ctrl-C, SIGTERM and failed writes to stdout end it after the current step, with
+// a checkpoint saved.
 #pragma once
 
 #include "ovq/train/trainer.h"
 
 namespace ovq::cli {
 
-enum class Profiling { off, on };  // on: show at the end where the time went
+enum class Profiling { off, on };  // on: print a time profile at the end
 
 struct ShowOptions {
   Profiling profiling = Profiling::off;
-  train::DataParallel parallel;  // the first of whose processes shows something
+  train::DataParallel parallel;  // only its first process prints
 };
 
 // Throws Interrupted if it was stopped.

@@ -1,4 +1,4 @@
-// ovq tasks: what there is to learn, and how a sample of it looks.
+// ovq tasks: lists the tasks, or shows a sample of one.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>

@@ -1,4 +1,4 @@
-// ovq tokenize train|apply: a SentencePiece model from text, and text as a file of tokens.
+// ovq tokenize train|apply: trains a SentencePiece model on text, or writes text as a token file.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>

@@ -21,7 +21,7 @@ namespace {
 
 constexpr int kKeptBlock = 1 << 30;
 
-// Starts this program again, with the same arguments. Returns if that is not possible.
+// Restarts this program with the same arguments. Returns if that fails.
 void start_again() {
   std::ifstream file("/proc/self/cmdline", std::ios::binary);
   std::vector<std::string> words;
@@ -30,22 +30,22 @@ void start_again() {
   for (std::string& word : words) arguments.push_back(word.data());
   arguments.push_back(nullptr);
   std::error_code error;
-  // By its path and not as /proc/self/exe, which would become the name of the process.
+  // The real path, because /proc/self/exe would become the name of the process.
   const std::filesystem::path program = std::filesystem::read_symlink("/proc/self/exe", error);
   if (!error && !words.empty()) execv(program.c_str(), arguments.data());
 }
 
-// OpenBLAS has chosen its kernels before this program runs its first line: another choice needs a new process.
+// OpenBLAS chooses its kernels before main(), so another choice needs a new process.
 void choose_blas_kernels(Warnings warnings) {
   const Blas blas = loaded_blas();
   if (const std::string kernels(missing_kernels(blas)); !kernels.empty()) {
     const std::string advice = missing_kernels_text(blas);
-    setenv(kKernelsVariable, kernels.c_str(), 1);  // and so there is no second time
+    setenv(kKernelsVariable, kernels.c_str(), 1);  // also prevents a second restart
     start_again();
     if (warnings == Warnings::shown) print_warning(advice);
   }
   if (warnings == Warnings::shown && blas.file.find("openblas-openmp") == std::string::npos) {
-    print_warning(fmt::format("torch multiplies matrices with {}, which is slow; Debian's libopenblas0-openmp is not",
+    print_warning(fmt::format("torch multiplies matrices with {}, which is slow; install Debian's libopenblas0-openmp",
                               blas.file.empty() ? "an unknown BLAS" : blas.file));
   }
 }
@@ -54,8 +54,8 @@ void choose_blas_kernels(Warnings warnings) {
 
 void set_up_torch(int threads, Warnings warnings) {
   choose_blas_kernels(warnings);
-  // Tensors of a training step come and go in the same sizes: memory stays with the process instead of being unmapped,
-  // mapped and cleared again.
+  // A training step allocates tensors of the same sizes again and again. Their memory is kept instead of being
+  // unmapped, mapped and cleared each time.
   mallopt(M_MMAP_THRESHOLD, kKeptBlock);
   mallopt(M_TRIM_THRESHOLD, kKeptBlock);
   kernels::set_threads(threads);

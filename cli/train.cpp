@@ -1,4 +1,4 @@
-// ovq train: a model on a task, into a run directory; --resume goes on with one.
+// ovq train: trains a model on a task in a run directory; --resume continues a run.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -40,12 +40,12 @@ bool holds_null(const json& value) {
   return value.is_null() || (value.is_structured() && std::any_of(value.begin(), value.end(), holds_null));
 }
 
-// Merged with others a null would take something away, or vanish.
+// When options are merged, a null would remove a field or vanish.
 void refuse_nulls(const json& options, const std::string& where) {
   if (holds_null(options)) throw UsageError(where + " holds null; give a value, or leave the field out to keep it");
 }
 
-// Defaults, then the file, then the flags.
+// The flags override the file, which overrides the defaults.
 train::PreparedRun prepare(const TrainArguments& arguments) {
   try {
     json options = arguments.config.empty() ? json::object() : read_json_file(arguments.config);
@@ -54,7 +54,8 @@ train::PreparedRun prepare(const TrainArguments& arguments) {
       if (options.contains(name)) refuse_nulls(options[name], arguments.config + ": " + name);
     }
     options.merge_patch(arguments.flags);
-    if (arguments.flags.contains("phases")) train::phases_from_json(arguments.flags["phases"]);  // null would be none
+    if (arguments.flags.contains("phases"))
+      train::phases_from_json(arguments.flags["phases"]);  // a null would mean no phases
     if (arguments.flags.contains("phases") && arguments.flags.contains("steps"))
       throw UsageError("--steps and --phases exclude each other: every phase has steps of its own");
     return train::prepare_run(options, print_warning);
@@ -63,10 +64,10 @@ train::PreparedRun prepare(const TrainArguments& arguments) {
   }
 }
 
-// `restarted`: by somebody who gives the same arguments again, so that a run that is there may be the same.
+// `restarted`: the launcher starts the same command again, so an existing run is accepted if its options are the same.
 train::Run open_or_create(const TrainArguments& arguments, bool restarted = false) {
   if (!arguments.resume.empty()) return train::Run::open(arguments.resume);
-  // Before data and weights are read, which may take minutes.
+  // Checked before data and weights are read, which may take minutes.
   const auto check_out = [&](const std::string& out) {
     check_output_directory("--out", out);
     if (!restarted) train::Run::check_new(out);
@@ -83,7 +84,7 @@ train::Run open_or_create(const TrainArguments& arguments, bool restarted = fals
   return train::Run::create(out, prepared.options, std::move(prepared.task));
 }
 
-// --processes 1 is one, whoever started it.
+// --processes 1 trains in one process even under a launcher.
 std::optional<distributed::Place> place_of(const ProcessOptions& options) {
   if (options.processes == 1) return std::nullopt;
   try {
@@ -96,7 +97,7 @@ std::optional<distributed::Place> place_of(const ProcessOptions& options) {
 void run_training(const TrainArguments& arguments) {
   if (!arguments.resume.empty() && (!arguments.out.empty() || !arguments.config.empty() || !arguments.flags.empty()))
     throw UsageError(
-        "--resume goes on with the options of the run; it takes no others but --threads, --profile and those of "
+        "--resume uses the options of the run; it accepts only --threads, --profile and the options of multiple "
         "processes");
   const ProcessOptions& processes = arguments.processes;
   if (processes.restarts > 0 && processes.processes == 0) throw UsageError("--restarts requires --processes");
@@ -137,8 +138,8 @@ class FlagAdder {
     if (range.zero != nullptr) help += std::string(value == T() ? "; default: " : "; 0: ") + range.zero;
     CLI::Option* added = command_.add_option_function<T>(
         flag, [&flags = flags_, name](const T& given) { flags[name] = given; }, help);
-    if constexpr (std::is_arithmetic_v<T>) added->check(number<T>());  // ranges are those of the options in files
-    // 0 and -1 mean that something else decides; the help says what.
+    if constexpr (std::is_arithmetic_v<T>) added->check(number<T>());  // ranges are checked with the options of files
+    // 0 and -1 stand for a default that is chosen elsewhere; the description names it.
     const json shown = field_value(value);
     if (shown.is_string() || (shown != 0 && shown != -1.0)) {
       added->default_str(shown.is_string() ? shown.get<std::string>() : shown.dump());
@@ -147,7 +148,7 @@ class FlagAdder {
 
  private:
   CLI::App& command_;
-  json& flags_;  // lives as long as the command
+  json& flags_;  // outlives this object because the command owns it
 };
 
 }  // namespace

@@ -1,5 +1,5 @@
-// Checks of what is typed after an option, each of which says what came and what was expected, and the option that all
-// commands that compute have.
+// Validators for option values; their errors say what came and what was expected. Also the option --threads, which all
+// computing commands have.
 #pragma once
 
 #include <fmt/format.h>
@@ -16,8 +16,9 @@
 
 namespace ovq::cli {
 
-// What is wrong with a text that shall be a number of type T in a range; empty: nothing. Every number that is typed is
-// read here, so all flags refuse the same: words, units, what T cannot hold, infinity and NaN.
+// Describes what is wrong with a text that should be a number of type T in a range; empty if nothing is. Used for every
+// number on the command line, so that all flags reject the same input: words, units, values that T cannot hold,
+// infinity and NaN.
 template <class T>
 std::string wrong_number(const std::string& text, const Range& range) {
   const std::string came = text.empty() ? "\"\"" : text, allowed = range.text();
@@ -46,7 +47,7 @@ std::string wrong_number(const std::string& text, const Range& range) {
   return range.contains(static_cast<double>(value)) ? "" : came + "; must be " + allowed;
 }
 
-// Checks numbers; in a list, every one of them.
+// Checks numbers; in a list, every element.
 template <class T>
 CLI::Validator number(const Range& range = {}) {
   return {[range](std::string& text) { return wrong_number<T>(text, range); }, ""};

@@ -45,7 +45,7 @@ def commands(work, source):
     def state_is_partial():
         held = subprocess.run([OVQ, *generate, "--load-state", out / "state.ovq", "--tokens", "1"], capture_output=True,
                               text=True, check=True).stderr
-        assert "holds a part of a prompt only" in held, held
+        assert "holds only part of a prompt" in held, held
 
     def is_saved(name):
         def check():

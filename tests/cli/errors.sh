@@ -163,7 +163,7 @@ for text in 'starting from the weights of' 'phase 2 of 2: 3 steps at lengths \[1
 done
 grep -q "\"sha256\": \"$(sha256sum <"$work/good/checkpoints/step-000004/model.safetensors" | cut -d' ' -f1)\"" "$work/phased/run.json" ||
   { echo 'FAILED: the SHA-256 in run.json'; cat "$work/phased/run.json"; failures=$((failures + 1)); }
-expect 2 'it takes no others' "$ovq" train --resume "$work/phased" --phases "$work/phases.json"
+expect 2 '--resume uses the options of the run' "$ovq" train --resume "$work/phased" --phases "$work/phases.json"
 
 # Checkpoints of another model: refused, and still there.
 "$ovq" train "${tiny[@]}" --model gdn --out "$work/other" >/dev/null

@@ -44,12 +44,12 @@ for out in "$model/model.safetensors" weights tokenizer; do
 done
 expect 2 "--save-state: test.txt $read" "$ovq" generate run --prompt-file test.txt --save-state test.txt
 for out in run/run.json run/metrics.jsonl "$model/tokenizer.bytes"; do
-  expect 2 "is a part of the model or run in" "$ovq" generate "$model" --prompt x --save-state "$out"
+  expect 2 "belongs to the model or run in" "$ovq" generate "$model" --prompt x --save-state "$out"
 done
-expect 2 "is a part of the model or run in" "$ovq" tokenize apply books --out run/run.json
+expect 2 "belongs to the model or run in" "$ovq" tokenize apply books --out run/run.json
 # A model in a directory of links, as download caches are made.
 mkdir -p cache blobs && cp "$model/config.json" cache && cp "$model/model.safetensors" blobs/abc && ln -s ../blobs/abc cache/model.safetensors
-expect 2 "is a part of the model or run in $work/cache" "$ovq" tokenize apply books --out cache/model.safetensors
+expect 2 "belongs to the model or run in $work/cache" "$ovq" tokenize apply books --out cache/model.safetensors
 [[ -L cache/model.safetensors ]] || failed 'a link of a model was replaced'
 rm -r cache blobs
 echo '{}' >old.json

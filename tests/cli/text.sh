@@ -82,7 +82,7 @@ check 'eval of identifiers' "$ovq" eval "$work/run" --task text --data "$work/va
 grep -q 'last spelled *identifiers' "$work/out" || failed "the loss of identifiers"
 check 'eval in sliding windows' "$ovq" eval "$work/run" --task text --data "$work/valid.tokens" --length 64 --stride 16 --windows 20
 expect 2 'stride is 65; must be at most the length 64' "$ovq" eval "$work/run" --task text --data "$work/valid.tokens" --length 64 --stride 65
-expect 2 'needs --data' "$ovq" eval "$work/run" --task text
+expect 2 '--task text requires --data' "$ovq" eval "$work/run" --task text
 expect 2 'must be text' "$ovq" eval "$work/run" --task recall --data "$work/valid.tokens"
 
 # Text: the same from the run and from the model, by seed, and through a saved state, token for token.
@@ -137,7 +137,7 @@ check 'go on in bfloat16' generate "$model" --load-state "$work/narrow.ovq" --js
 check 'a float32 state in a bfloat16 session' generate "$model" --load-state "$work/state.ovq" --prompt ' and' --state-dtype bf16
 expect 1 'is the state of another model' "$ovq" generate "$model" --load-state "$work/state.ovq" --weights bf16
 expect 2 '--weights: half; must be' "$ovq" generate "$model" --prompt x --weights half
-expect 2 'needs --task text' "$ovq" eval "$work/run" --weights bf16
+expect 2 'requires --task text' "$ovq" eval "$work/run" --weights bf16
 check 'inspect in bfloat16' "$ovq" inspect "$model" "${narrow[@]}"
 
 # A stop string is not shown, whole or in part.

@@ -130,7 +130,7 @@ cat >experiments/books.json <<'SET'
   "experiments": [{"name": "sw-ovq", "options": {"model": "sw-ovq"}}]}]}
 SET
 expect 0 '3 runs, 0 of them done' "$ovq" reproduce books --dry-run
-expect 2 'name a folder with train/ and valid/ by --data' "$ovq" reproduce books
+expect 2 'give a folder with train/ and valid/ with --data' "$ovq" reproduce books
 expect 2 'books/train has no folder train/; must have train/ and valid/' "$ovq" reproduce books --data books/train
 expect 0 '| sw-ovq | ' "$ovq" reproduce books --data books --jobs 2
 grep -q '"steps":3' results/books/text/search/sw-ovq-rate-0.002-0.json || failed 'the search has not its own steps'
@@ -140,7 +140,7 @@ grep -q '"accuracy_normalized"' results/books/text/sw-ovq-3.json || failed 'the 
 expect 0 'every number equal' "$ovq" reproduce --from results/books/text/sw-ovq-3.json
 expect 0 'every number equal' "$ovq" reproduce --from results/books/text/search/sw-ovq-rate-0.002-0.json
 rm -r runs/books
-expect 2 'name a folder with train/ and valid/ by --data' "$ovq" reproduce --from results/books/text/sw-ovq-3.json
+expect 2 'give a folder with train/ and valid/ with --data' "$ovq" reproduce --from results/books/text/sw-ovq-3.json
 expect 0 'every number equal' "$ovq" reproduce --from results/books/text/sw-ovq-3.json --data books
 expect 0 '1 runs, 1 of them done' "$ovq" reproduce books
 # Another text, or another tokenizer, is not passed off as the one that is there.
