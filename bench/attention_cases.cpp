@@ -39,7 +39,7 @@ struct AttentionProblem {
                .beta = tensors.beta,
                .window = window} {}
   void forward() { kernels::attention_forward(inputs, {.o = o.view(), .lse = lse.view()}); }
-  // The last token alone.
+  // Only the last token.
   void decode(const Tensor& to) {
     kernels::AttentionInputs token = inputs;
     token.query_offset = inputs.q.time - 1;
@@ -82,7 +82,7 @@ void run_backward(Runner& runner, const Shape& shape, int64_t window) {
       });
 }
 
-// The last token of a call with all of them has the same bits.
+// The last token alone must equal the last of a whole call, bit for bit.
 void check_decode(Shape shape) {
   check(shape, 0);
   shape.time = kCheckedTime;
@@ -91,11 +91,11 @@ void check_decode(Shape shape) {
   const Tensor o({.heads = shape.heads, .dim = shape.dim, .time = 1});
   problem.decode(o);
   if (!std::equal(o.data(), o.data() + o.size(), problem.o.slice(shape.time - 1, 1).data)) {
-    throw Mismatch("the last token alone differs from the last of all");
+    throw Mismatch("the last token alone differs from the last of a whole call");
   }
 }
 
-// A step reads all keys and values once; plain reads of them take turns with it.
+// A step reads all keys and values once. Steps alternate with plain reads of the same memory.
 void run_decode(Runner& runner, const Shape& shape) {
   runner.run(
       fmt::format("attention decode one token H{} d{} T{}", shape.heads, shape.dim, shape.time),
@@ -136,7 +136,7 @@ void run_attention_cases(Runner& runner) {
 
   run_decode(runner, {.heads = 6, .dim = 128, .time = runner.quick() ? 16384 : 65536});
 
-  // A short window, as small models have.
+  // A short window, as in small models.
   const Shape small{.heads = 6, .dim = 64, .time = full.time};
   run_forward(runner, small, 8);
   run_backward(runner, small, 8);

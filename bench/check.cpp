@@ -28,7 +28,7 @@ using kernels::OvqOptions;
 using kernels::View;
 using reference::Matrix;
 
-// One tensor of the code under test beside the plain loops', over all heads.
+// Compares a tensor of the code under test with that of the plain loops, over all heads.
 class TensorCheck {
  public:
   explicit TensorCheck(std::string name) : name_(std::move(name)) {}
@@ -72,7 +72,7 @@ struct AttentionTwin {
   }
 };
 
-// The plain loops of one head, with given assignments; `gradients` only if there is a d_o.
+// Runs the plain loops for one head with given assignments; fills `gradients` only if there is a d_o.
 template <class Scalar>
 struct OvqTwin {
   reference::OvqHeadResult<Scalar> forward;
@@ -111,7 +111,7 @@ struct OvqTwins {
                                             [&](int64_t h) { return OvqTwin<float>(inputs, assignments, d_o, h); })) {}
 };
 
-// Assignments can be forced only if they name centroids that exist.
+// Forced assignments must name existing centroids.
 void require_valid(const OvqInputs& inputs, std::span<const int32_t> assignments) {
   const int64_t chunk = inputs.options.chunk, heads = inputs.k.heads;
   int64_t size = 0;
@@ -128,13 +128,13 @@ void require_valid(const OvqInputs& inputs, std::span<const int32_t> assignments
   }
 }
 
-// Forced assignments would hide a search that does not search. So: did every token of a written chunk join a centroid
-// as similar as any, and did only the least similar keys found one?
+// Forced assignments would hide a search that does not search. So this checks that every token of a written chunk
+// joined a centroid with the greatest similarity, and that only the least similar keys became new centroids.
 void require_nearest(const OvqInputs& inputs, const reference::OvqHeadResult<double>& forward, int64_t head) {
   constexpr double kSlack = 1e-5;
   const int64_t chunk = inputs.options.chunk;
   const auto keys = reference::load<double>(inputs.k, 0, head, 0, inputs.k.time);
-  // What orders the tokens: the smaller founds.
+  // Orders the tokens; the smallest become new centroids.
   const auto rank = [&](int64_t t, double best) {
     if (!inputs.options.weighted) return best;
     return -reference::FounderScore<double>(*inputs.weights.row(0, t, head), best).score;
@@ -261,7 +261,8 @@ void check_ovq_decode(const Shape& shape, const OvqOptions& options) {
   const Tensor o(shape);
   const OvqInputs inputs = make_inputs(tensors, options);
   kernels::OvqState state({.batch = 1, .kv_heads = shape.heads, .key_dim = shape.dim, .value_dim = shape.dim}, options);
-  // A token's assignment is known when its chunk is complete, and is returned with the pending ones before it.
+  // A token's assignment is known once its chunk is complete; it is returned with those of the pending tokens before
+  // it.
   std::vector<int32_t> assignments(shape.time * shape.heads, kernels::kUnassigned);
   for (int64_t t = 0; t < shape.time; ++t) {
     OvqInputs token = inputs;

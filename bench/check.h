@@ -1,6 +1,5 @@
-// Does a code path compute what the plain loops of ovq/kernels/reference compute? Asked before it is timed, with the
-// threads, dims and options of the case at a length the plain loops can afford.
-// Passes if ovq/base/calibration.h holds.
+// Checks that a code path computes the same as the plain loops of ovq/kernels/reference, within ovq/base/calibration.h.
+// Runs before the timing, with the threads, dims and options of the case, at a length that the plain loops can handle.
 #pragma once
 
 #include <cstdint>
@@ -17,16 +16,17 @@ struct Mismatch : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-// Throws Mismatch, about what `name` says.
+// Throws Mismatch, which begins with `name`.
 void require_calibrated(const Calibration& calibration, const std::string& name);
 
-// Of a length that the plain loops can afford: two chunks written, a third read in part.
+// The shape with a shorter length for the plain loops: two written chunks and part of a third.
 Shape checked_shape(Shape shape, int64_t chunk);
 
 void check_attention(const Shape& shape, int64_t window);                       // forward and backward
 void check_ovq(const Shape& shape, const kernels::OvqOptions& options);         // forward and backward, one pass
 void check_ovq_decode(const Shape& shape, const kernels::OvqOptions& options);  // one token at a time
-// The same with a dictionary stored as bfloat16: the bits of float32 whose dictionary is rounded after each write.
+// The same with a dictionary stored as bfloat16: must equal float32 with a dictionary rounded after each write, bit for
+// bit.
 void check_ovq_rounded_decode(const Shape& shape, const kernels::OvqOptions& options);
 void check_paper_baseline(const Shape& shape, const kernels::OvqOptions& options);
 

@@ -5,8 +5,8 @@
 
 namespace ovq::bench {
 
-// Reports as JSON. A table of every timing of the cases that both have, and the quotient of the two: above 1, `now` is
-// faster. std::runtime_error if `before`, which is called `name`, is no report.
+// Takes reports as JSON. Returns a table of every timing of the cases that both have and their ratio: above 1, `now` is
+// faster. std::runtime_error if `before`, whose file is `name`, is not a report.
 std::string compare_reports(const std::string& name, const std::string& before, const std::string& now);
 
 }  // namespace ovq::bench

@@ -1,6 +1,6 @@
-// Decode, one token at a time. A step reads the whole dictionary once, so the yardstick is how fast the same bytes can
-// be read. The states take turns, so that each finds its dictionary out of cache. Dictionaries stored as bfloat16 take
-// turns with the same in float32.
+// Decode, one token at a time. A step reads the whole dictionary once, so it is compared with a plain read of the same
+// bytes. Many states take turns, so that each step finds its dictionary out of cache. States with bfloat16 dictionaries
+// alternate with the same in float32.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -38,7 +38,7 @@ OvqState prefilled(const OvqOptions& options, StateDtype dtype) {
   return state;
 }
 
-// What a step reads, keys and values of centroids and pending tokens, as it lies in memory, head by head.
+// The memory that a step reads: keys and values of centroids and pending tokens, head by head.
 std::vector<std::span<const float>> memory_of_step(const OvqState& state) {
   std::vector<std::span<const float>> blocks;
   const auto add = [&]<class T>(const kernels::View<const T>& rows) {
@@ -62,7 +62,7 @@ std::vector<std::span<const float>> memory_of_step(const OvqState& state) {
 
 struct ChunkTimes {
   std::vector<std::vector<double>> steps;  // [position in the chunk][state]
-  std::vector<double> reads;               // plain ones of what a step reads, one after every step
+  std::vector<double> reads;               // plain reads of the same memory, one after every step
 
   std::vector<double> all_steps() const {
     std::vector<double> all;
@@ -73,8 +73,8 @@ struct ChunkTimes {
 
 using TimesByDtype = std::map<StateDtype, ChunkTimes>;
 
-// One chunk of every state, token by token in turns. Each step is followed by a plain read for the state that is
-// farthest from its turn: steps and reads meet the same neighbours, and neither finds its memory in cache.
+// One chunk of every state, token by token in turns. Each step is followed by a plain read for the state whose turn is
+// farthest away. Steps and reads thus see the same load from other processes, and neither finds its memory in cache.
 TimesByDtype decode_chunk(std::span<OvqState> states, const OvqOptions& options, uint64_t seed) {
   const Inputs tensors({.heads = kToken.heads, .dim = kToken.dim, .time = options.chunk}, seed);
   const Tensor o(kToken);
@@ -102,7 +102,7 @@ double dictionary_bytes(const OvqState& state) {
   return static_cast<double>(state.size() * kToken.heads * 2 * kToken.dim) * static_cast<double>(element);
 }
 
-// With bfloat16 every second state is float32.
+// With bfloat16, every second state is float32.
 CaseResult measure(const OvqOptions& options, StateDtype dtype, bool quick) {
   const OvqState first = prefilled(options, dtype);
   const double bytes = dictionary_bytes(first);
@@ -112,7 +112,7 @@ CaseResult measure(const OvqOptions& options, StateDtype dtype, bool quick) {
     states[i] = prefilled(options, StateDtype::float32);
   }
 
-  decode_chunk(states, options, 6);  // room for pending tokens is made here
+  decode_chunk(states, options, 6);  // allocates the room for pending tokens
   const int64_t allocated = bytes_allocated([&] { decode_chunk(std::span(states).first(1), options, 7); });
   decode_chunk(std::span(states).subspan(1), options, 7);
   const TimesByDtype by_dtype = decode_chunk(states, options, 8);

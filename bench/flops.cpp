@@ -12,7 +12,7 @@ double visible_pairs(int64_t time, int64_t window) {
   return w * (w + 1) / 2 + (t - w) * w;
 }
 
-// visit(tokens of the chunk, size of the dictionary it reads); returns the final size.
+// Calls visit(tokens of the chunk, size of the dictionary it reads) for each chunk; returns the final size.
 template <class Visit>
 int64_t for_each_chunk(const kernels::OvqOptions& options, int64_t time, Visit&& visit) {
   int64_t size = 0;

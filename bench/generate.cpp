@@ -24,9 +24,9 @@ using at::Tensor;
 using models::LanguageModel;
 using models::ModelState;
 
-constexpr int64_t kCheckedTokens = 150;   // more than a chunk: some of it is read from a dictionary
-constexpr double kTolerance = 1e-3;       // of logits, by norm: the same weights, other roundings
-constexpr double kStateTolerance = 0.05;  // with states that are rounded
+constexpr int64_t kCheckedTokens = 150;   // more than a chunk, so that a part is read from a dictionary
+constexpr double kTolerance = 1e-3;       // of logits, by norm: same weights, different rounding
+constexpr double kStateTolerance = 0.05;  // with rounded states
 
 struct Variant {
   std::string name;
@@ -43,7 +43,7 @@ std::vector<int32_t> random_tokens(const models::ModelConfig& config, int64_t co
   return tokens;
 }
 
-// Multiplications and additions of a prompt of which only the last token has logits.
+// FLOPs of a prompt with logits for the last token only.
 double prompt_flops(const models::ModelConfig& config, int64_t tokens) {
   const models::Inspection inspection = models::inspect(config, {tokens});
   const auto count = static_cast<double>(tokens);
@@ -56,7 +56,7 @@ Tensor logits_of(LanguageModel& model, const std::vector<int32_t>& tokens, model
   const std::span<const int32_t> all = tokens;
   const int64_t last = static_cast<int64_t>(tokens.size()) - 1;
   session.read(all.first(last), {.piece = 64});
-  session.read(all.subspan(last));  // as decode does
+  session.read(all.subspan(last));  // as in decode
   const std::span<const float> logits = session.logits();
   return at::tensor(at::ArrayRef<float>(logits.data(), logits.size()));
 }
@@ -65,7 +65,7 @@ double relative_error(const Tensor& x, const Tensor& truth) {
   return ((x - truth).norm() / truth.norm()).item<double>();
 }
 
-// Weights as they are; states in float32 against the composed model, then as they are stored against float32.
+// First compares with the composed model, with states in float32; then stored states with float32 ones.
 std::string mismatch_of(LanguageModel& model, models::StateDtype dtype) {
   const std::vector<int32_t> tokens = random_tokens(model.config(), kCheckedTokens);
   Tensor composed;
@@ -84,7 +84,7 @@ std::string mismatch_of(LanguageModel& model, models::StateDtype dtype) {
   return fmt::format("the logits differ from those of the composed model by {:.2e}; at most {}", error, kTolerance);
 }
 
-// The weights that a token reads, as the probe of the read bandwidth sees them: the same memory, on the same pages.
+// The weights that a token reads, for the probe of the read bandwidth: the same memory on the same pages.
 class StoredWeights {
  public:
   explicit StoredWeights(const LanguageModel& model) {
@@ -113,7 +113,7 @@ void measure(LanguageModel& model, const GenerateBenchOptions& options, models::
     models::Session session(model, state);
     models::Sampler sampler({});
     prompts.push_back(time_once([&] { session.read(prompt, {.piece = options.piece}); }));
-    session.next(sampler);  // chosen from what is there; the next ones have to be computed
+    session.next(sampler);  // sampled from existing logits; the next tokens require a forward pass
     for (int64_t token = 0; token < options.tokens; ++token) {
       tokens.push_back(time_once([&] { session.next(sampler); }));
       reads.push_back(weights.read());
@@ -142,7 +142,7 @@ GenerateReport run_generate(const GenerateBenchOptions& asked) {
     options.rounds = 1;
   }
   check(options.data.empty() || options.trained.model != nullptr, "bench",
-        "there is text to measure the loss on; the model must be a trained one");
+        "data is given but the model is not trained; use the directory of a trained model");
   const auto start = Clock::now();
   const Bystanders bystanders;
   GenerateReport report{

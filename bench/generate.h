@@ -1,8 +1,7 @@
-// `ovq bench generate`: a model reads a prompt and goes on token by token, one sequence, beside what the machine can
-// do: the bytes of weights and states that a token has to read against the read bandwidth, measured in turn with the
-// tokens, on the same memory; the FLOPs of the prompt against the multiply-add peak, measured in the same run; and
-// beside the same model composed of torch calls. Of a trained model also the loss on text, with weights and states
-// stored either way.
+// `ovq bench generate`: a model reads a prompt and generates token by token, a single sequence. Three comparisons in
+// the same run: the bytes of weights and states that a token reads against the read bandwidth, which is measured on the
+// same memory after each token; the FLOPs of the prompt against the multiply-add peak; and the same model composed of
+// torch calls. For a trained model it also measures the loss on text, with both storage types of weights and states.
 #pragma once
 
 #include <optional>
@@ -19,25 +18,25 @@ namespace ovq::bench {
 
 struct GenerateBenchOptions {
   BenchOptions run;                         // quick: a short prompt and few tokens
-  std::string model = "paper/text-sw-ovq";  // a preset, or what to call the trained one
-  models::TextModel trained;                // instead of a preset's random weights; becomes one of bfloat16
-  std::vector<std::string> data;            // text that the trained model's loss is measured on
-  int64_t windows = 32;                     // of `context` tokens of it
+  std::string model = "paper/text-sw-ovq";  // a preset, or a label for the trained model
+  models::TextModel trained;                // replaces a preset's random weights; converted to bfloat16
+  std::vector<std::string> data;            // text for the loss of the trained model
+  int64_t windows = 32;                     // of `context` tokens each
   int64_t context = 4096;                   // tokens of the prompt
-  int64_t tokens = 24;                      // that follow, each timed
+  int64_t tokens = 24;                      // generated tokens, each timed
   int64_t piece = 1024;                     // tokens of the prompt read at a time
   int rounds = 2;                           // of prompt and tokens
-  bool composed = true;                     // also composed of torch calls
+  bool composed = true;                     // also measure the model composed of torch calls
 };
 
 struct GenerateCase {
   std::string name;      // how weights and states are stored
-  std::string mismatch;  // how the logits differed from those of the composed model; such a case is not timed
-  Timing prompt, token;  // of all tokens of the prompt; of one that follows
-  Timing read;           // of the same weights, from front to back and nothing else, once after each token
+  std::string mismatch;  // how the logits differ from those of the composed model; such a case is not timed
+  Timing prompt, token;  // the whole prompt; one generated token
+  Timing read;           // a plain read of the same weights, once after each token
   double prompt_flops = 0;
   int64_t prompt_tokens = 0;
-  int64_t weight_bytes = 0, state_bytes = 0;  // that a token reads
+  int64_t weight_bytes = 0, state_bytes = 0;  // read per token
   std::optional<train::TextLoss> loss;
   double bystander_cores = 0;
 
@@ -59,7 +58,7 @@ struct GenerateReport {
   bool matched() const;
 };
 
-// With the threads torch has been given.
+// Uses torch's current number of threads.
 GenerateReport run_generate(const GenerateBenchOptions& options);
 
 std::string to_table(const GenerateReport& report);

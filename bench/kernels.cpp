@@ -11,7 +11,7 @@
 namespace ovq::bench {
 namespace {
 
-// What is read to measure bandwidth: so much that hardly any of it comes from a cache.
+// Size of the buffer for the bandwidth, in last-level caches: large enough that little of it stays cached.
 constexpr int64_t kCachesRead = 6;
 constexpr int64_t kLeastBytesRead = int64_t{128} << 20;
 

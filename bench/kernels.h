@@ -1,5 +1,5 @@
-// `ovq bench kernels`: time, FLOP/s, share of the machine's peak and memory of every kernel, checked before it is
-// timed.
+// `ovq bench kernels`: time, FLOP/s, share of the machine's peak and memory of every kernel. Every kernel is checked
+// before it is timed.
 #pragma once
 
 #include "bench/report.h"
@@ -7,7 +7,7 @@
 
 namespace ovq::bench {
 
-// With kernels::max_threads() threads.
+// Uses kernels::max_threads() threads.
 Report run_kernels(const BenchOptions& options);
 
 }  // namespace ovq::bench

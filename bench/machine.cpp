@@ -31,7 +31,7 @@ int usable_cores() {
   return sched_getaffinity(0, sizeof(set), &set) == 0 ? CPU_COUNT(&set) : 1;
 }
 
-// From sysfs: sysconf() gets it wrong on virtual machines.
+// From sysfs because sysconf() is wrong on virtual machines.
 int64_t last_level_cache() {
   constexpr int64_t kUnknown = 32 << 20;
   int64_t largest = 0;

@@ -1,4 +1,4 @@
-// The machine a benchmark ran on, and how busy others kept it.
+// The machine that a benchmark ran on, and its load from other processes.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@ namespace ovq::bench {
 
 struct Machine {
   std::string cpu;
-  int cores = 0;  // this process may run on
+  int cores = 0;  // available to this process
   int64_t last_level_cache = 0;
   std::string isa;
   int threads = 0;
@@ -22,11 +22,11 @@ struct Machine {
 
 Machine describe_machine();
 
-// CPU time that went elsewhere while an object of this class lived.
+// CPU time used by others during the lifetime of the object.
 class Bystanders {
  public:
   Bystanders();
-  // Mean number of cores that other processes, or other guests of the host, kept busy since construction.
+  // Mean number of cores kept busy by other processes or other guests of the host since construction.
   double busy_cores() const;
 
  private:

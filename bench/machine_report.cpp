@@ -7,7 +7,7 @@
 namespace ovq::bench {
 namespace {
 
-// Above these, timings say more about the neighbours than about the code.
+// Above these, timings depend more on other processes than on the code.
 constexpr double kBusyLoadAverage = 0.5;
 constexpr double kBusyShareOfCores = 0.05;
 

@@ -36,7 +36,7 @@ std::vector<Job> jobs(bool quick) {
       {.call = ovq(2048), .shape = at(16384 / factor)},
       {.call = ovq(2048), .shape = at(4096 / factor), .backward = true},
       {.call = ovq(2048), .shape = at(16384 / factor), .backward = true},
-      // Memory: a dictionary per chunk against one.
+      // Memory: one dictionary per chunk against a single one.
       {.call = ovq(8192), .shape = at(8192 / factor), .backward = true, .repetition = few},
       {.call = windowed(0), .shape = at(4096 / factor)},
       {.call = windowed(0), .shape = at(4096 / factor), .backward = true},

@@ -1,5 +1,4 @@
-// `ovq bench ops`: the fused torch ops beside the same composed of ATen calls, in one run: time of both, memory of
-// both.
+// `ovq bench ops`: compares the fused torch ops with the same composed of ATen calls, in time and memory, in one run.
 #pragma once
 
 #include <cstdint>
@@ -14,11 +13,11 @@ namespace ovq::bench {
 
 struct OpsCase {
   std::string name;
-  std::string mismatch;  // how fused and plain differed; such a case is not timed
+  std::string mismatch;  // how fused and plain differ; such a case is not timed
   Timing fused, plain;
-  int64_t fused_peak = 0, plain_peak = 0;  // bytes at a time, beyond the inputs: tensors and the kernels' buffers
+  int64_t fused_peak = 0, plain_peak = 0;  // bytes beyond the inputs: tensors and the kernels' buffers
 
-  double bystander_cores = 0;  // that others kept busy while it was timed
+  double bystander_cores = 0;  // kept busy by others meanwhile
 
   double speedup() const { return plain.best / fused.best; }
   double memory_ratio() const { return static_cast<double>(plain_peak) / static_cast<double>(fused_peak); }
@@ -33,7 +32,7 @@ struct OpsReport {
   bool matched() const;
 };
 
-// With the threads torch has been given.
+// Uses torch's current number of threads.
 OpsReport run_ops(const BenchOptions& options);
 
 std::string to_table(const OpsReport& report);

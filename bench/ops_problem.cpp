@@ -84,7 +84,7 @@ void check_paths_agree(const OpsCall& call, const Shape& shape) {
   const char* const names[] = {"o", "d_q", "d_k", "d_v", "d_beta"};
   for (size_t i = 0; i < exact.size(); ++i) {
     Calibration calibration;
-    // d_beta sums q . d_q / beta over the tokens: rounding follows the terms, not the sum.
+    // d_beta sums q . d_q / beta over the tokens; its rounding depends on the terms, not on the sum.
     if (names[i] == std::string_view("d_beta"))
       calibration.add_magnitude(largest((problem.inputs[0] * exact[1]).sum(-1).abs().sum(1) / problem.inputs[3]));
     const auto fast = doubles(fused[i]), single = doubles(plain[i]), truth = doubles(exact[i]);

@@ -1,4 +1,4 @@
-// One problem for the torch ops, and the two ways to compute it.
+// A problem for the torch ops and the two ways to compute it.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -30,13 +30,13 @@ struct OpsCall {
   kernels::OvqOptions options;
   int64_t window = 0;
 
-  // `assignments`, if defined, replaces the choices of the plain path.
+  // `assignments`, if defined, replaces those of the plain path.
   at::Tensor operator()(Backend backend, const std::vector<at::Tensor>& x, const at::Tensor& assignments = {}) const;
   at::Tensor assignments(const std::vector<at::Tensor>& x) const;  // of the fused path; undefined for attention
 };
 
-// Whether output and gradients of both paths agree, as ovq/base/calibration.h has it: the truth is the plain path in
-// double. Throws Mismatch.
+// Checks output and gradients of both paths by ovq/base/calibration.h; the truth is the plain path in double. Throws
+// Mismatch.
 void check_paths_agree(const OpsCall& call, const Shape& shape);
 
 }  // namespace ovq::bench

@@ -29,7 +29,7 @@ std::string backward_name(const Shape& shape, const OvqOptions& options) {
   return "ovq backward " + describe(shape, options);
 }
 
-// All that forward and backward read and write, allocated once.
+// All inputs and outputs of forward and backward, allocated once.
 struct OvqProblem {
   OvqProblem(const Shape& shape, const OvqOptions& options)
       : tensors(shape, 1),
@@ -84,7 +84,7 @@ void run_backward(Runner& runner, const Shape& shape, const OvqOptions& options)
       });
 }
 
-// What weights cost: the same with and without.
+// The cost of weights: the same case with and without them.
 void run_weighted(Runner& runner, const Shape& shape, const OvqOptions& options) {
   OvqOptions weighted = options;
   weighted.weighted = true;
@@ -96,7 +96,7 @@ void run_weighted(Runner& runner, const Shape& shape, const OvqOptions& options)
                  backward_name(shape, options));
 }
 
-// What training allocates beyond its inputs and outputs, however many centroids there are.
+// What training allocates beyond its inputs and outputs; it must not depend on the number of centroids.
 void run_memory(Runner& runner, const Shape& shape, const OvqOptions& options) {
   runner.run(
       "ovq forward+backward " + describe(shape, options),
@@ -152,11 +152,11 @@ void run_small_ovq_cases(Runner& runner) {
     run_forward(runner, shape, options);
     run_backward(runner, shape, options);
   };
-  // The recall experiments: tiny and small models with heads of 16.
+  // Shapes of the recall experiments: tiny and small models with heads of 16.
   both({.heads = 8, .dim = 16, .time = 256, .batch = 32}, {.chunk = 32, .centroids = 128});
   both({.heads = 8, .dim = 16, .time = 1024, .batch = 16}, {.chunk = 32, .centroids = 256});
 
-  // Heads of 16 and of 64 at equal width: the same FLOPs.
+  // Heads of 16 against heads of 64 at equal width, so with equal FLOPs.
   struct Widths {
     int64_t batch, time, width;
     OvqOptions options;
@@ -187,7 +187,7 @@ void run_baseline_cases(Runner& runner) {
         CaseResult result =
             runner.time([&] { paper_ovq_forward(problem.inputs, problem.o.view(), problem.assignments); },
                         ovq_flops_forward(shape, options));
-        result.bytes_allocated.reset();  // its memory is not the kernels'
+        result.bytes_allocated.reset();  // it does not use the kernels' memory
         return result;
       });
   run_forward(runner, shape, options);

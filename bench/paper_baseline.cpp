@@ -90,7 +90,7 @@ Matrix causal_attention(const Matrix& q, const Matrix& k, const Matrix& v, const
   return multiply(scores, v);
 }
 
-// The keys of a founding chunk that become centroids, in the order of their choice: farthest-first traversal.
+// The keys of a founding chunk that become centroids, in the order of selection: farthest-first traversal.
 std::vector<int64_t> choose_founders(const Matrix& similarity, int64_t count) {
   std::vector<int64_t> chosen{0};
   std::vector<float> closest(similarity.row(0), similarity.row(0) + similarity.columns);
@@ -104,7 +104,7 @@ std::vector<int64_t> choose_founders(const Matrix& similarity, int64_t count) {
   return chosen;
 }
 
-// Centroid of each key of the chunk; the keys that found one are listed in `founders`, by position.
+// The centroid of each key of the chunk; `founders` lists the positions of the keys that become centroids.
 std::vector<int64_t> get_nn_assignments(const Matrix& d_k, int64_t size, const Matrix& keys, int64_t num_new,
                                         std::vector<int64_t>& founders) {
   const Matrix similarity =
@@ -135,7 +135,7 @@ std::vector<int64_t> get_nn_assignments(const Matrix& d_k, int64_t size, const M
   return best;
 }
 
-// d[a_t] += (x_t - d[a_t]) / counts[a_t], all differences taken before the first is added.
+// d[a_t] += (x_t - d[a_t]) / counts[a_t], with all differences taken before the first is added.
 void scatter_update(Matrix& d, const Matrix& x, const std::vector<int64_t>& assignments,
                     const std::vector<float>& counts) {
   Matrix quantized(x.rows, x.columns);

@@ -11,7 +11,7 @@
 #include "ovq/base/error.h"
 #include "ovq/kernels/memory/buffer.h"
 #include "ovq/kernels/parallel.h"
-#include "ovq/kernels/simd/targets.h"  // as the kernels: the names must be the same
+#include "ovq/kernels/simd/targets.h"  // must be the kernels' targets, since the names must match
 
 // clang-format off
 #undef HWY_TARGET_INCLUDE
@@ -38,8 +38,8 @@ namespace ovq::bench {
 namespace HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// 12 chains hide the latency of two multiply-add units (8 would do at latency 4) and leave registers for the operands.
-// Each step feeds on the one before, so that none can be hoisted or merged. Adds the FLOPs it did to `flops`.
+// 12 chains hide the latency of two multiply-add units (8 suffice at latency 4) and leave registers for the operands.
+// Each step depends on the previous one, so that none can be hoisted or merged. Adds the executed FLOPs to `flops`.
 float fma_chains(int64_t steps, float scale, int64_t& flops) {
   const hn::ScalableTag<float> d;
   const auto x = hn::Set(d, scale);
@@ -99,7 +99,7 @@ HWY_EXPORT(probe_of_target);
 
 const ProbeOfTarget& best_probe() { return HWY_DYNAMIC_DISPATCH(probe_of_target)(); }
 
-// The probe compiled for `isa`; Highway's own choice, which the process shares, is put back.
+// The probe compiled for `isa`. Restores Highway's own choice, which the whole process shares.
 const ProbeOfTarget& probe_of(const std::string& isa) {
   const int64_t usable = kernels::detail::usable_targets();
   const ProbeOfTarget* found = nullptr;
@@ -112,11 +112,11 @@ const ProbeOfTarget& probe_of(const std::string& isa) {
   }
   hwy::SetSupportedTargetsForTest(0);
   hwy::GetChosenTarget().Update(hwy::SupportedTargets());
-  if (found == nullptr) fail("bench", "no instruction set '", isa, "' on this machine");
+  if (found == nullptr) fail("bench", "this machine has no instruction set '", isa, "'");
   return *found;
 }
 
-// What is computed must be used somewhere, or it would not be computed.
+// Uses the result so that the compiler keeps the computation.
 std::atomic<float> sink;
 
 void read_blocks(Blocks blocks, int threads) {

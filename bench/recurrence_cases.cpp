@@ -99,7 +99,7 @@ std::vector<RecurrenceJob> recurrence_jobs(bool quick) {
     for (const RecurrenceShape& shape : shapes) {
       for (const bool backward : {false, true}) jobs.push_back({&op, shape, backward});
     }
-    // The shape of ggml's benchmark of ssm_scan: heads of 64 with a state of 128, which share b and c.
+    // The shape of ggml's benchmark of ssm_scan: heads of 64 with a state of 128 and shared b and c.
     if (op.name == std::string("ssd")) {
       jobs.push_back({&op, {.time = quick ? 2048 : 16384, .groups = 1, .heads = 12, .value_dim = 64}, false});
     }
@@ -112,7 +112,7 @@ std::vector<double> in_double(const Tensor& x) {
   return {dense.data_ptr<double>(), dense.data_ptr<double>() + dense.numel()};
 }
 
-// Output and all gradients, at a length of several chunks and a part. Throws Mismatch.
+// Checks output and all gradients at a length of several chunks and a part of one. Throws Mismatch.
 void check_recurrence_case(const RecurrenceJob& job) {
   RecurrenceShape shape = job.shape;
   shape.batch = std::min<int64_t>(shape.batch, 2);
@@ -131,7 +131,7 @@ void check_recurrence_case(const RecurrenceJob& job) {
   const Tensors fused = run(ops::Backend::fused, at::kFloat), plain = run(ops::Backend::composed, at::kFloat);
   const Tensors exact = run(ops::Backend::composed, at::kDouble);
   for (size_t i = 0; i < exact.size(); ++i) {
-    // Gradients by gates and by what all tokens share sum terms that are larger than they are.
+    // Gradients of gates and of shared inputs sum terms larger than the result.
     Calibration calibration(std::sqrt(static_cast<double>(shape.key_dim * shape.value_dim)));
     const auto fast = in_double(fused[i]), single = in_double(plain[i]), truth = in_double(exact[i]);
     for (size_t k = 0; k < truth.size(); ++k) calibration.add(fast[k], single[k], truth[k]);

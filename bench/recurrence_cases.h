@@ -1,4 +1,4 @@
-// The recurrences of ovq/ops, with the kernels beside the same composed of ATen calls.
+// The recurrences of ovq/ops: the kernels against the same composed of ATen calls.
 #pragma once
 
 #include <vector>

@@ -14,7 +14,7 @@
 namespace ovq::bench {
 namespace {
 
-constexpr double kSteadyPeak = 0.95;  // of the best FMA peak: one below it was disturbed
+constexpr double kSteadyPeak = 0.95;  // share of the best FMA peak; below it the measurement was disturbed
 
 std::string human_figure(const Figure& figure) {
   if (figure.unit == "bytes") return bytes_text(figure.value);

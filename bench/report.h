@@ -1,4 +1,4 @@
-// What a benchmark found, as a table for people and as JSON for programs: the same content.
+// The results of a benchmark, as a readable table and as JSON with the same content.
 #pragma once
 
 #include <cstdint>
@@ -19,12 +19,12 @@ struct Figure {
 
 struct CaseResult {
   std::string name;
-  std::string mismatch;  // how the result differed from the reference; such a case is not timed
+  std::string mismatch;  // how the result differs from the reference; such a case is not timed
   Timing timing;
-  double flops = 0;                        // 0: not what the case is about
-  std::optional<int64_t> bytes_allocated;  // by the kernels, at the peak, beyond inputs and outputs
-  std::vector<Figure> figures;             // particular to the case
-  double bystander_cores = 0;              // that others kept busy while it was timed, mean of the passes
+  double flops = 0;                        // 0: not relevant for the case
+  std::optional<int64_t> bytes_allocated;  // peak memory of the kernels beyond inputs and outputs
+  std::vector<Figure> figures;             // specific to the case
+  double bystander_cores = 0;              // kept busy by others during the timing, mean over the passes
   int passes = 0;
 };
 
@@ -34,7 +34,7 @@ struct Report {
                         // percentages refer to it
   double fma_peak_before = 0, fma_peak_after = 0;
   std::string best_isa;       // of the machine
-  double best_isa_peak = 0;   // where the kernels run on another; otherwise 0
+  double best_isa_peak = 0;   // if the kernels run on another; otherwise 0
   double read_bandwidth = 0;  // bytes/s
   int64_t read_bytes = 0;     // size of the buffer read
   double bystander_cores = 0;
@@ -43,7 +43,7 @@ struct Report {
   std::vector<Figure> comparisons;  // between cases of this run
 
   bool matched() const;                    // every case
-  std::vector<std::string> notes() const;  // why the timings may not be worth much
+  std::vector<std::string> notes() const;  // why the timings may be unreliable
 };
 
 std::string to_table(const Report& report);

@@ -33,7 +33,7 @@ void Runner::run(const std::string& name, const std::function<void()>& check,
     const CurrentCase shown(name);
     const Bystanders bystanders;
     std::vector<double> seconds = measure().timing.seconds;
-    // Every pass counts the same.
+    // every pass has equal weight
     known->bystander_cores += (bystanders.busy_cores() - known->bystander_cores) / ++known->passes;
     seconds.insert(seconds.end(), known->timing.seconds.begin(), known->timing.seconds.end());
     known->timing = summary(seconds);

@@ -1,5 +1,5 @@
-// Runs benchmark cases: first the check against the reference, then, only if it held, the clock. The cases take turns
-// in several passes, so that a busy neighbour of some seconds does not spoil all rounds of one of them.
+// Runs benchmark cases. Each case is checked against the reference and timed only if it matches. The cases take turns
+// in several passes, so that some seconds of load from other processes do not spoil all rounds of one case.
 #pragma once
 
 #include <functional>
@@ -14,13 +14,13 @@ namespace ovq::bench {
 
 struct BenchOptions {
   bool quick = false;  // reduced sizes and fewer rounds
-  std::string filter;  // only cases whose name contains it
-  int passes = 0;      // over all cases; 0: 3, or 1 if quick
+  std::string filter;  // only cases whose name contains this
+  int passes = 0;      // over all cases; 0: 3, or 1 with `quick`
 
   bool wanted(const std::string& name) const { return name.find(filter) != std::string::npos; }
 };
 
-// Shows on a terminal what is being measured while an object of this class lives.
+// Shows the current case on a terminal during its lifetime.
 class CurrentCase {
  public:
   explicit CurrentCase(const std::string& name);
@@ -39,15 +39,15 @@ class Runner {
   bool quick() const { return options_.quick; }
   bool wanted(const std::string& name) const { return options_.wanted(name); }
 
-  // `check` throws Mismatch if the code under test is wrong; `measure` fills in everything but the name. Nothing
-  // happens if the case is not wanted. Later passes only add rounds, and only to cases that are nothing but a timing.
+  // `check` throws Mismatch if the code under test is wrong; `measure` sets all fields but the name. Skips cases that
+  // the filter excludes. Later passes only add rounds, and only to pure timings.
   void run(const std::string& name, const std::function<void()>& check, const std::function<CaseResult()>& measure);
 
-  // One call to warm up and to see what the kernels allocate, then timed ones.
+  // The first call warms up and counts the kernels' allocations; the following ones are timed.
   CaseResult time(const std::function<void()>& work, double flops) const;
 
   const CaseResult* find(const std::string& name) const;  // nullptr if it was not timed
-  // The quotient of two cases' best times; nothing if one is missing.
+  // Reports the ratio of two cases' best times; nothing if one is missing.
   void compare(const std::string& label, const std::string& numerator, const std::string& denominator);
   void add_comparison(const Figure& figure) { comparisons_.push_back(figure); }
 
@@ -60,7 +60,7 @@ class Runner {
   std::vector<Figure> comparisons_;
 };
 
-// Bytes the kernels hold at most while `work` runs, beyond what they held before.
+// The peak memory of the kernels while `work` runs, beyond what they held before.
 template <class Work>
 int64_t bytes_allocated(Work&& work) {
   kernels::reset_peak_memory();

@@ -1,4 +1,4 @@
-// Tensors [batch, time, heads, dim] that own their memory, and the inputs the benchmarks run on.
+// Tensors [batch, time, heads, dim] that own their memory, and the inputs of the benchmarks.
 #pragma once
 
 #include <cstdint>
@@ -41,17 +41,17 @@ inline Tensor per_row(Shape shape) {
 Tensor normal(const Shape& shape, uint64_t seed);
 Tensor unit_rows(const Shape& shape, uint64_t seed);  // normal, each row scaled to norm 1
 
-// Queries and keys of unit norm, values normal, beta = sqrt(dim): what a layer hands to the op when training starts.
+// Queries and keys of unit norm, normal values, beta = sqrt(dim): a layer's inputs to the op at the start of training.
 struct Inputs {
   Inputs(const Shape& shape, uint64_t seed);
   int64_t nbytes() const { return q.nbytes() + k.nbytes() + v.nbytes(); }
 
   Tensor q, k, v;
   std::vector<float> beta;
-  Tensor weights;  // [batch, time, heads, 1], between 0 and 1; for the cases that have them
+  Tensor weights;  // [batch, time, heads, 1], between 0 and 1; for cases with weights
 };
 
-// Where a backward leaves its results.
+// The outputs of a backward.
 struct Gradients {
   explicit Gradients(const Shape& shape) : q(shape), k(shape), v(shape), beta(shape.heads), weights(per_row(shape)) {}
 

@@ -31,7 +31,7 @@ double time_once(Work&& work) {
 struct Repetition {
   int min_rounds = 3;
   int max_rounds = 10;
-  double seconds = 0;  // no further round once this much time has passed; 0: no limit
+  double seconds = 0;  // no further round begins after this time; 0: no limit
 };
 
 struct Timing {
@@ -43,7 +43,7 @@ inline Timing summary(const std::vector<double>& seconds) {
   return {*std::min_element(seconds.begin(), seconds.end()), median(seconds), seconds};
 }
 
-// Rounds of several kinds of work in turn, so that what disturbs the machine disturbs all of them.
+// Alternates rounds of several kinds of work, so that disturbances affect all of them.
 template <class... Work>
 std::array<Timing, sizeof...(Work)> alternate(const Repetition& repetition, Work&&... work) {
   std::array<std::vector<double>, sizeof...(Work)> times;

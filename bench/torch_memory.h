@@ -1,4 +1,4 @@
-// What a call allocates through torch's CPU allocator, and through the kernels' own.
+// The memory that a call allocates through torch's CPU allocator and the kernels' own.
 #pragma once
 
 #include <c10/util/ThreadLocalDebugInfo.h>
@@ -13,15 +13,15 @@
 namespace ovq::bench {
 
 struct AllocatedBytes {
-  int64_t torch_total = 0;   // of all tensors made, kept or not
-  int64_t torch_peak = 0;    // of those that lived at a time
+  int64_t torch_total = 0;   // of all tensors, kept or not
+  int64_t torch_peak = 0;    // of all tensors that existed at the same time
   int64_t kernels_peak = 0;  // of the kernels' buffers
 
   // An upper bound: the two peaks need not coincide.
   int64_t peak() const { return torch_peak + kernels_peak; }
 };
 
-// Told by torch's allocator of every tensor of this thread, and of the backward it runs.
+// Receives torch's allocations on this thread, and of the backward that it runs.
 class AllocationRecord : public c10::MemoryReportingInfoBase {
  public:
   void reportMemoryUsage(void*, int64_t bytes, ops::MemoryTotal, ops::MemoryTotal, c10::Device) override {
@@ -37,7 +37,7 @@ class AllocationRecord : public c10::MemoryReportingInfoBase {
   int64_t current_ = 0;
 };
 
-// Beyond what was there before the call. What it returns is destroyed before the count ends.
+// Counts allocations beyond those before the call. The call's result is destroyed before counting ends.
 template <class Call>
 AllocatedBytes allocated_by(Call&& call) {
   const auto record = std::make_shared<AllocationRecord>();

@@ -24,11 +24,11 @@ namespace {
 
 using at::Tensor;
 
-constexpr double kLossTolerance = 1e-4;  // relative: the same weights and tokens, other roundings
+constexpr double kLossTolerance = 1e-4;  // relative: same weights and tokens, different rounding
 constexpr const char* kTask = "recall";
-constexpr const char* kReference = "sw-nope";  // what the speed of the others is compared with
+constexpr const char* kReference = "sw-nope";  // the preset that others are compared with
 
-// What a step costs without mixing: the ceiling of any speed-up.
+// A mixer that does nothing: gives the cost of a step without mixing, a bound on any speed-up.
 class NoMixer : public nn::Mixer {
  public:
   int64_t state_bytes(int64_t, kernels::StateDtype = {}) const override { return 0; }
@@ -90,7 +90,7 @@ class Step {
   int64_t tokens_ = 0, targets_ = 0;
 };
 
-// The steps of one preset and what was measured of them.
+// The steps of one preset and their measurements.
 struct Candidate {
   TrainStepCase result;
   std::unique_ptr<Step> fused, plain, without;
@@ -134,7 +134,7 @@ void measure(Candidate& candidate) {
   candidate.seconds += seconds;
 }
 
-// Listening costs a little, so it has a round of its own.
+// Profiling has a small cost, so it gets a round of its own.
 train::Profile::Shares shares_of(Step& step) {
   const train::Profile profile;
   const double seconds = time_once([&] { step.run(); });
@@ -223,7 +223,7 @@ TrainStepReport run_train_step(const TrainStepOptions& options) {
     if (!batches.contains(scale)) batches[scale] = batches_of(scale, options.tokens);
     candidates.push_back(make_candidate(name, options, batches[scale]));
     if (candidates.back().result.mismatch.empty()) {
-      candidates.back().fused->run();  // warms up
+      candidates.back().fused->run();  // warm-up
       candidates.back().result.shares = shares_of(*candidates.back().fused);
     }
   }

@@ -1,5 +1,5 @@
-// `ovq bench step`: a training step of the small presets on recall, as `ovq train` makes it: time, tokens per second,
-// and where the time goes.
+// `ovq bench step`: a training step of the small presets on recall, as in `ovq train`: time, tokens per second, and a
+// time profile.
 #pragma once
 
 #include <string>
@@ -13,18 +13,18 @@
 namespace ovq::bench {
 
 struct TrainStepOptions {
-  BenchOptions run;       // quick: the tiny scale only
-  int64_t tokens = 8192;  // of a step, about
+  BenchOptions run;       // quick: only the tiny scale
+  int64_t tokens = 8192;  // per step, approximately
   int rounds = 5;
-  bool plain = false;  // also with the composed mixers, and without any
+  bool plain = false;  // also with composed mixers, and with none
 };
 
 struct TrainStepCase {
   std::string name;               // of the preset
-  std::string mismatch;           // how the losses of fused and composed differed; such a case is not timed
-  int64_t tokens = 0;             // of a step
-  Timing fused, plain, without;   // without: mixers that hand on their input. Empty: not asked for
-  train::Profile::Shares shares;  // of a step with the fused ones
+  std::string mismatch;           // how the losses of fused and composed differ; such a case is not timed
+  int64_t tokens = 0;             // per step
+  Timing fused, plain, without;   // without: mixers that return their input. Empty: not requested
+  train::Profile::Shares shares;  // of a step with the fused mixers
   double bystander_cores = 0;
 
   double tokens_per_second() const { return static_cast<double>(tokens) / fused.best; }
@@ -39,7 +39,7 @@ struct TrainStepReport {
   bool matched() const;
 };
 
-// With the threads torch has been given. The models take turns.
+// Uses torch's current number of threads. The models take turns.
 TrainStepReport run_train_step(const TrainStepOptions& options);
 
 std::string to_table(const TrainStepReport& report);
