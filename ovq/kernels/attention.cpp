@@ -28,10 +28,11 @@ struct HeadMemory {
   Buffer<float> d_k{Lifetime::scratch}, d_v{Lifetime::scratch};
 };
 
-// Keys read by many rows are first laid side by side: with the heads between them (6 x 128 floats apart) the forward
-// reaches 72 instead of 81 % of the peak (one thread, T 2048).
+// Keys that many rows read are first copied side by side. If the other heads' keys lie between them (6 x 128 floats
+// apart), the forward reaches 72 instead of 81 % of the peak (one thread, T 2048).
 constexpr int64_t kPackFromRows = 64;
-constexpr int64_t kPackFromWindow = 4 * kBlockRows;  // in a shorter window a key is read too few times
+constexpr int64_t kPackFromWindow =
+    4 * kBlockRows;  // in a shorter window each key is read too few times to pay for packing
 
 void copy_stored(const float* from, int64_t dim, float* to) { std::copy_n(from, dim, to); }
 void copy_stored(const Bfloat16* from, int64_t dim, float* to) { widen_row(from, dim, to); }
@@ -47,7 +48,7 @@ const float* pack_head(const View<const T>& view, const Sequence& sequence, int6
   return to;
 }
 
-// The sizes of the keys, wherever they are.
+// The sizes of the keys, wherever they are stored.
 struct KeySizes {
   int64_t batch, time, heads, dim, value_dim;
 };
@@ -57,7 +58,7 @@ KeySizes key_sizes(const AttentionInputs& in) {
   return {in.k.batch, in.k.time, in.k.heads, in.k.dim, in.v.dim};
 }
 
-// The window as it is stored.
+// The window in its stored form.
 KeyRun stored_window(const AttentionInputs& in, const Sequence& sequence, int64_t kv_head) {
   if (!narrow(in)) {
     return {.keys = in.k.row(sequence.batch, sequence.first, kv_head),
@@ -71,7 +72,7 @@ KeyRun stored_window(const AttentionInputs& in, const Sequence& sequence, int64_
           .narrow_values = in.narrow_v.row(sequence.batch, sequence.first, kv_head)};
 }
 
-// `count` keys side by side, in float32.
+// Copies `count` keys side by side, in float32.
 KeyRun packed_window(const AttentionInputs& in, const Sequence& sequence, int64_t kv_head, int64_t count,
                      HeadMemory& memory) {
   const KeySizes sizes = key_sizes(in);
@@ -105,8 +106,8 @@ Reading make_reading(const AttentionInputs& in, const Sequence& sequence, int64_
   return reading;
 }
 
-// What the block of rows after this one reads for the first time, and writes: its rows of `tensors`, the keys that come
-// into sight and their values. Only a short window leaves time to wait for them: a longer one is read over and over.
+// What the next block of rows reads for the first time, and what it writes: its rows of `tensors`, and the keys and
+// values that enter the window. Only a short window needs prefetching: a longer one is read over and over.
 constexpr size_t kMostUpcoming = 8;
 template <size_t N>
 std::span<const Upcoming> upcoming_rows(const Reading& reading, int64_t first_row, int64_t rows,
@@ -132,8 +133,8 @@ Rows<const float> constant(const Rows<T>& rows) {
   return {rows.data, rows.time_stride, rows.head_stride};
 }
 
-// work(sequence, kv head, memory) for each: on a thread of its own, or where there are fewer of them than threads one
-// after another, with all threads as its team.
+// Calls work(sequence, kv head, memory) for each pair: on one thread each if there are enough pairs, otherwise one
+// after another with all threads as a team.
 template <class Work>
 void for_each_head(const std::vector<Sequence>& sequences, int64_t kv_heads, const Work& work) {
   const int64_t tasks = static_cast<int64_t>(sequences.size()) * kv_heads;
@@ -155,7 +156,7 @@ void forward_head(const AttentionInputs& in, const AttentionOutputs& out, const 
   parallel_for(blocks, static_cast<int>(memory.team.size()), [&](int64_t i, int thread) {
     ForwardBlock block;
     block.reading = &reading;
-    // Late rows read more keys: the long ones first. Within a short window all read the same number.
+    // Late rows read more keys, so the longest blocks come first. Within a short window all blocks read equally many.
     block.first_row = (reading.walked_span() > 0 ? i : blocks - 1 - i) * kBlockRows;
     block.rows = std::min(kBlockRows, rows - block.first_row);
     block.o = head_rows(out.o, sequence, kv_head * reading.group);
@@ -167,14 +168,14 @@ void forward_head(const AttentionInputs& in, const AttentionOutputs& out, const 
   });
 }
 
-// A token, or a few, of many heads, as in decoding. Between two keys of a head lie those of the others: one head at a
-// time 65,535 keys of 6 heads of 128 took 24 ms (two threads of a Zen 4), neighbours together 18.5.
+// One or a few tokens of many heads, as in decoding. A head's keys have the other heads' keys between them: head by
+// head, 65,535 keys of 6 heads of 128 took 24 ms (two threads of a Zen 4); with neighbouring heads together 18.5.
 void forward_few_rows(const AttentionInputs& in, const AttentionOutputs& out, const std::vector<Sequence>& sequences) {
   const ReadKernels& kernels = read_kernels();
   const int64_t heads = key_sizes(in).heads, group = in.q.heads / heads, threads = max_threads();
   const auto count = static_cast<int64_t>(sequences.size());
   if (count == 0) return;
-  // Each thread takes neighbours.
+  // Each thread takes neighbouring heads.
   const int64_t parts = std::max((heads + kFewHeads - 1) / kFewHeads, std::min(heads, (threads + count - 1) / count));
   std::vector<HeadMemory> memory(threads);
   parallel_for(count * parts, static_cast<int>(threads), [&](int64_t task, int thread) {
@@ -195,8 +196,8 @@ void forward_few_rows(const AttentionInputs& in, const AttentionOutputs& out, co
   });
 }
 
-// The gradients of a head's keys and values while its query blocks go by, in padded rows. Only the keys that a block
-// sees are held: those that no later one sees leave, and make room for the next.
+// The gradients of a head's keys and values, in padded rows. Holds only the keys that the current query block sees:
+// keys that no later block sees are written out to make room.
 class KeyGradients {
  public:
   KeyGradients(const Reading& reading, const AttentionGradients& gradients, const Sequence& sequence, int64_t kv_head,
@@ -211,7 +212,7 @@ class KeyGradients {
     rows_.values = memory.d_v.ensure(held * rows_.value_stride);
   }
 
-  // Room for the keys [begin, end); what was summed for those from `begin` on stays.
+  // Makes room for the keys [begin, end) and keeps the sums from `begin` on.
   const KeyRunGradient& hold(int64_t begin, int64_t end) {
     leave(begin);
     const int64_t kept = end_ - begin;
@@ -228,7 +229,7 @@ class KeyGradients {
     return rows_;
   }
 
-  // The keys before `begin` are complete; no query has seen those that were not held.
+  // Writes out the keys before `begin`, which are complete. Keys that were never held have been seen by no query.
   void leave(int64_t begin) {
     for (; left_ < begin; ++left_) {
       float* d_k = gradients_.d_k.row(sequence_.batch, sequence_.first + left_, kv_head_);
@@ -252,11 +253,11 @@ class KeyGradients {
   const Sequence& sequence_;
   int64_t kv_head_;
   KeyRunGradient rows_;
-  int64_t end_ = 0;   // behind the last key held
-  int64_t left_ = 0;  // keys whose gradients have left
+  int64_t end_ = 0;   // end of the keys held
+  int64_t left_ = 0;  // keys whose gradients have been written out
 };
 
-// Query blocks in order.
+// Processes the query blocks in order.
 void backward_head(const AttentionInputs& in, const AttentionSaved& saved, const View<const float>& d_o,
                    const AttentionGradients& gradients, const Sequence& sequence, int64_t kv_head, HeadMemory& memory,
                    double* d_beta) {
@@ -279,7 +280,7 @@ void backward_head(const AttentionInputs& in, const AttentionSaved& saved, const
     block.upcoming =
         upcoming_rows(reading, block.first_row + kBlockRows, rows, {reading.q, block.o, block.d_o, constant(block.d_q)},
                       {in.q.dim, in.v.dim, in.v.dim, in.q.dim}, list);
-    if (!block.upcoming.empty()) {  // where the gradients of the keys go that the next block does not see
+    if (!block.upcoming.empty()) {  // destinations of the gradients that the next block completes
       const int64_t first = block.window_begin(), count = reading.first(block.first_row + kBlockRows) - first;
       const auto leaving = [&](const View<float>& view) -> Upcoming {
         return {view.row(sequence.batch, sequence.first + first, kv_head), view.time_stride, count, view.dim};
@@ -293,7 +294,7 @@ void backward_head(const AttentionInputs& in, const AttentionSaved& saved, const
   key_gradients.finish();
 }
 
-// For checks, which look at sizes and at whether there is data, never at it.
+// A view for checks, which look at sizes and at whether there is data, never at its values.
 View<const float> shape_of(const View<const Bfloat16>& x) {
   return {reinterpret_cast<const float*>(x.data), x.batch, x.time, x.heads, x.dim, 0, 0, 0};
 }

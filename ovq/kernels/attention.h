@@ -21,11 +21,11 @@ struct AttentionInputs {
   View<const float> k;          // [B, Tk, Hkv, dk], Hq a multiple of Hkv: query head h reads kv head h / (Hq / Hkv)
   View<const float> v;          // [B, Tk, Hkv, dv]
   std::span<const float> beta;  // [Hq], within kLargestBeta
-  int64_t window = 0;           // keys a query sees, its own among them; 0: all
+  int64_t window = 0;           // keys that a query sees, including its own; 0: all
   int64_t query_offset = 0;     // position of the first query among the keys (decode against a longer cache)
   // Packed sequences: B = 1 and sequence s holds the tokens cu_seqlens[s] ... cu_seqlens[s + 1] - 1. Empty: not packed.
   std::span<const int64_t> cu_seqlens;
-  // In place of k and v: a cache stored as bfloat16, forward only. Few queries read it as it is, many widen it first.
+  // Instead of k and v: a cache stored as bfloat16, forward only. Few queries read it directly; many first widen it.
   View<const Bfloat16> narrow_k, narrow_v;
 };
 
@@ -53,7 +53,7 @@ struct AttentionPlan {
 AttentionPlan plan_attention(const char* op, const AttentionInputs& inputs);
 
 void attention_forward(const AttentionInputs& inputs, const AttentionOutputs& outputs);
-// The same for who has a plan already: nothing is checked again.
+// Overload for callers that already hold a plan: skips the checks.
 void attention_forward(const AttentionPlan& plan, const AttentionInputs& inputs, const AttentionOutputs& outputs);
 
 // Gradients of sum(o * d_o).

@@ -17,7 +17,7 @@ void backward_block(const ReadKernels& kernels, const BackwardBlock& block, std:
     kernels.backward_finish(block, shared, d_q);
     return;
   }
-  // Each tile of a wave leaves its own d_q; they are added in tile order, as one thread would.
+  // Each tile of a wave has its own d_q; they are added in tile order, as on one thread.
   const int64_t wave = std::min<int64_t>(tiles, 4 * static_cast<int64_t>(team.size()));
   float* d_q = shared.d_q.ensure((wave + 1) * panel_floats);
   float* partial = d_q + panel_floats;

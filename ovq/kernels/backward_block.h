@@ -1,4 +1,4 @@
-// Backward of one block of rows on a team of threads, with the same bits for any team.
+// Backward of one block of rows on a team of threads; the result is the same for any team, bit for bit.
 #pragma once
 
 #include <span>

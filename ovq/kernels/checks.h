@@ -12,8 +12,8 @@
 
 namespace ovq::kernels {
 
-// The largest |beta| and weight that are accepted: below them unit queries and keys, and values around one, leave
-// float32 room for logits and sums.
+// The largest |beta| and weight accepted. Below them float32 can hold logits and sums for unit queries and keys and
+// values around one.
 inline constexpr float kLargestBeta = 1e35f, kLargestWeight = 1e30f;
 
 // q [B, Tq, Hq, dk], k [B, Tk, Hkv, dk], v [B, Tk, Hkv, dv], beta [Hq]

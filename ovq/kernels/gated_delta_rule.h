@@ -2,7 +2,7 @@
 //   S' = e^g S;  u = beta (v - S'^T k);  S = S' + k u^T;  o = scale S^T q
 // Computed by chunks of 32 tokens; the formulas are in simd/gated_delta_rule-inl.h. Multiply-adds per token and head:
 // forward 3 dk dv + 32 (dk + dv), backward 6 dk dv + 32 (3 dk + 2 dv). Backward needs the states at the chunk borders
-// and what was written, dk dv / 32 + dv floats per token and head, and computes the rest again.
+// and the written values V', dk dv / 32 + dv floats per token and head; it recomputes the rest.
 #pragma once
 
 #include <cstdint>

@@ -34,7 +34,7 @@ std::vector<int64_t> targets() {
 }
 
 void select(std::string_view name) {
-  static std::mutex mutex;  // The look-up goes through Highway's process-wide choice.
+  static std::mutex mutex;  // The look-up uses Highway's process-wide choice.
   const std::lock_guard lock(mutex);
   std::string known;
   for (const int64_t target : targets()) {
@@ -48,7 +48,7 @@ void select(std::string_view name) {
   fail("isa", "no instruction set '", name, "'; this machine has ", known);
 }
 
-// What has been selected; by default what OVQ_ISA says.
+// The selected kernels; by default those that OVQ_ISA names.
 template <class Kernels>
 const Kernels& loaded(const std::atomic<const Kernels*>& kernels) {
   if (kernels.load(std::memory_order_acquire) == nullptr) {

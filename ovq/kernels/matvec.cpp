@@ -12,11 +12,11 @@ namespace ovq::kernels {
 namespace {
 
 constexpr const char* kMatvec = "matvec";
-// Where a thread begins to read elsewhere, the memory's stream has to start anew: two threads of a machine that reads
-// 62 GB/s read 42 in blocks of 128 kB, 52 in blocks of 512 kB, 50 to 55 in halves. So blocks are large first, and small
-// in the end, where threads wait for the last of them.
-constexpr int64_t kLeastBytes = 1 << 17;    // of weights in a block, unless threads would have none
-constexpr int64_t kWorthThreads = 1 << 16;  // multiply-adds
+// When a thread jumps to another address, the memory's stream starts anew: two threads of a machine that reads 62 GB/s
+// read 42 in blocks of 128 kB, 52 in blocks of 512 kB, 50 to 55 in halves. So blocks are large at first and small at
+// the end, where threads wait for the last of them.
+constexpr int64_t kLeastBytes = 1 << 17;    // of weights in a block, unless some threads would get none
+constexpr int64_t kWorthThreads = 1 << 16;  // multiply-adds from which threads pay off
 
 struct MatvecPlace {
   size_t weight = 0;
@@ -29,8 +29,8 @@ int64_t outputs_of(std::span<const StoredMatrix> weights) {
   return outputs;
 }
 
-// What threads take one after the other, at most `most` outputs at a time. The result does not depend on it: each
-// output is a sum of its own.
+// The blocks that threads take one after the other, each of at most `most` outputs. The division does not affect the
+// result: each output is a sum of its own.
 std::vector<MatvecPlace> blocks_of(const MatvecInputs& in, std::span<const StoredMatrix> weights, int threads,
                                    int64_t most) {
   const bool narrow = in.weights.front().narrow != nullptr;
@@ -75,7 +75,7 @@ void check_matvec(const MatvecInputs& in) {
         kMatvec, "gated is set; must be with two weights of one size, and without add");
 }
 
-// Where a weight's outputs begin among those of all.
+// The first column of a weight's outputs among all outputs.
 int64_t first_column(const MatvecInputs& in, size_t weight) {
   int64_t column = 0;
   for (size_t i = 0; i < weight; ++i) column += in.weights[i].outputs;

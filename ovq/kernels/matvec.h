@@ -1,4 +1,4 @@
-// A few rows times matrices, as decode makes them:
+// A few rows times matrices, as in decode:
 //   y_r = [W_1 x_r | W_2 x_r | ...] + add_r,   or gated   y_r = silu(W_1 x_r) * (W_2 x_r)
 // with W [outputs, depth] as linear layers store it, in float32 or bfloat16; computed in float32. Bound by memory:
 // every weight is read once, in order, and multiplied with all rows while it is in a register or in the first cache.
@@ -31,9 +31,9 @@ struct MatvecInputs {
   bool gated = false;  // two weights of equal size, and nothing to add
 };
 
-// Overwrites y [rows, outputs of all weights, or of one if gated], rows `y_stride` apart; it must not overlap x, but
-// may be `add`. The same bits for any number of threads, and for each row whatever rows are beside it. Throws
-// std::invalid_argument naming the argument that is wrong.
+// Overwrites y [rows, outputs of all weights, or of one if gated], with rows `y_stride` apart. y must not overlap x,
+// but may be `add`. The result of a row is the same, bit for bit, for any number of threads and whatever rows are
+// beside it. Throws std::invalid_argument naming the wrong argument.
 void matvec(const MatvecInputs& inputs, float* y, int64_t y_stride);
 
 }  // namespace ovq::kernels

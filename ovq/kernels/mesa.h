@@ -1,7 +1,7 @@
 // The recurrence of MesaNet (arXiv 2506.05233): attention with the optimal linear map of all keys to their values,
 //   H_t = e^g H_{t-1} + beta k k^T;  G_t = e^g G_{t-1} + beta k v^T;  q* = (H_t + diag(lambda))^(-1) q;  o = G_t^T q*
-// q* comes from conjugate gradients, at most `iterations` of them, until the residual is down to rounding. Computed by
-// chunks of 32 tokens, for which H is needed only before the first; the formulas are in simd/mesa-inl.h.
+// q* comes from conjugate gradients, with at most `iterations` iterations, until the residual is at rounding level.
+// Computed by chunks of 32 tokens, for which H is needed only before the first; the formulas are in simd/mesa-inl.h.
 // Backward solves once more, A y = G do. Then dq = y, dlambda = -sum y . q*, and the rest are the gradients of decayed
 // linear attention with queries q*, keys beta k, values [k | v] and output gradients [-y | do].
 // Multiply-adds per token and head: iterations * (dk^2 + 32 dk), forward and backward each, and a linear attention.
@@ -21,8 +21,8 @@ struct MesaInputs {
   View<const float> g, beta;      // [B, T, H, 1]: log decays, at most 0; strengths, at least 0
   std::span<const float> lambda;  // [H, dk], positive
   int64_t iterations = 30;
-  // [H | G] before the first token of each sequence, [sequences, dk, H, dk + dv]; absent: zeros. H is symmetric; where
-  // it is not, H^T stands in place of H.
+  // [H | G] before the first token of each sequence, [sequences, dk, H, dk + dv]; absent: zeros. H should be symmetric;
+  // if it is not, H^T is used instead.
   View<const float> state;
   // Packed sequences: B = 1 and sequence s holds the tokens cu_seqlens[s] ... cu_seqlens[s + 1] - 1. Empty: not packed.
   std::span<const int64_t> cu_seqlens;
@@ -30,7 +30,7 @@ struct MesaInputs {
 
 struct MesaOutputs {
   View<float> o;           // [B, T, H, dv]
-  View<float> solution;    // q* [B, T, H, dk], which backward needs; absent: not wanted
+  View<float> solution;    // q* [B, T, H, dk], needed by backward; absent: not wanted
   View<float> state;       // after the last tokens, as in the inputs; may be the inputs' state; absent: not wanted
   std::span<float> saved;  // for backward, as many as saved_floats() says; empty: not wanted
 };

@@ -17,12 +17,12 @@ constexpr const char* kForward = "ovq_attention";
 
 struct ForwardMemory {
   std::vector<Workspace> team;
-  std::unique_ptr<OvqState> scratch;  // where no states are given
+  std::unique_ptr<OvqState> scratch;  // used if no states are given
   WriteScratch write;
   Buffer<int32_t> assignment;
 };
 
-// Attention of the `count` tokens just appended, and the search for their nearest centroids, on the team's threads.
+// Attention of the `count` tokens just appended and the search for their nearest centroids, on the team's threads.
 void read_piece(const OvqRun& run, int64_t count, const Rows<float>& o, const Rows<float>& lse,
                 std::span<const Upcoming> upcoming, std::span<Workspace> team) {
   const ReadKernels& kernels = read_kernels();
@@ -30,7 +30,7 @@ void read_piece(const OvqRun& run, int64_t count, const Rows<float>& o, const Ro
   const Dictionary& dictionary = run.dictionary();
   const int64_t rows = count * reading.group;
   const int64_t searched = dictionary.size > 0 ? count : 0;
-  // Rows are independent: how they are cut decides nothing but the speed.
+  // Rows are independent, so the division into blocks affects only the speed.
   const int64_t panel = kernels.panel;
   const int64_t wanted = std::min<int64_t>(static_cast<int64_t>(team.size()), (rows + panel - 1) / panel);
   const int64_t blocks = std::max((rows + kBlockRows - 1) / kBlockRows, wanted);
@@ -45,7 +45,7 @@ void read_piece(const OvqRun& run, int64_t count, const Rows<float>& o, const Ro
     block.lse = lse;
     const int64_t first_key = std::min(searched, i * block_keys);
     block.search_count = std::min(block_keys, searched - first_key);
-    // With rope the searched keys are those of the previous chunk; both lie first behind the centroids.
+    // With rope the searched keys are those of the previous chunk. In both cases they come first after the centroids.
     const int64_t row = run.chunk_row() + first_key;
     block.search = dictionary.pending_key(row);
     block.search_stride = dictionary.rows.key_stride;
@@ -139,7 +139,7 @@ void ovq_attention_forward(const OvqPlan& plan, const OvqInputs& in, const OvqOu
                                              Lifetime::scratch);
     own.scratch->reserve(longest);
   }
-  // Nothing can fail beyond this point but an allocation of scratch memory.
+  // From here on only allocations of scratch memory can fail.
   for (OvqState& state : states) state.set_centroids(in.options.centroids);
   for (const OvqSequence& sequence : sequences) {
     if (sequence.state >= 0) states[sequence.state].reserve(sequence.tokens.length);

@@ -1,9 +1,10 @@
-// Online vector-quantized attention: attention over a dictionary of at most N centroids, learned while the sequence
-// streams by, and the current chunk in its original form. docs/semantics.md says exactly what is computed.
+// Online vector-quantized attention: attention over a dictionary of at most N centroids, learned while the sequence is
+// read, and over the current chunk in its original form. docs/semantics.md defines the computation exactly.
 //
 //   o_t = softmax(beta * q_t . [D_k ; K_<=t]^T + [log counts ; 0]) . [D_v ; V_<=t]
 //
-// With a weight w_t per token and kv head the 0 is log w, counts are sums of weights and centroids are weighted means.
+// With a weight w_t per token and kv head, the 0 becomes log w, counts are sums of weights, and centroids are weighted
+// means.
 //
 // FLOPs per token and d, n the dictionary's size: forward 4 n + 2 L per query head and 2 n per kv head (the search for
 // the nearest centroid, in the same pass over the dictionary); backward 10 n + 5 L per query head.
@@ -34,14 +35,14 @@ struct OvqInputs {
   std::span<const int64_t> cu_seqlens;
 };
 
-// What a call needs to know of a state that it continues.
+// What a call needs to know about a state that it continues.
 struct OvqStateInfo {
   OvqShape shape;
   OvqOptions options;
   int64_t position = 0, size = 0;
 };
 
-// A checked sequence of a call, with what its state brings along.
+// A checked sequence of a call, together with the position and pending tokens of its state.
 struct OvqSequence {
   Sequence tokens;
   int64_t state = -1;              // index among the states; -1: none
@@ -49,7 +50,7 @@ struct OvqSequence {
   int64_t pending = 0;
   int64_t assignments = 0;  // offset of its [pending + length, Hkv] assignments
 
-  // Row of the assignments that belongs to a position in the sequence.
+  // The row of the assignments for a position in the sequence.
   int64_t assignment_row(int64_t token) const { return token - (position - pending); }
 };
 
@@ -57,20 +58,20 @@ struct OvqSequence {
 struct OvqPlan {
   std::vector<OvqSequence> sequences;
   int64_t assignments = 0;  // elements of the assignments
-  int64_t states = 0;       // how many the call continues
+  int64_t states = 0;       // number of states that the call continues
 };
 
 // Throws std::invalid_argument naming `op` and the argument.
 OvqPlan plan_ovq_attention(const char* op, const OvqInputs& inputs, std::span<const OvqStateInfo> states = {});
 
-// Which centroid each token went to, for a sequence's pending tokens (of the incoming state) followed by its new ones:
-// [B, pending + T, Hkv], or for packed sequences one such block [pending_s + T_s, Hkv] after another.
+// The centroid of each token: for a sequence first its pending tokens (of the incoming state), then the new ones: [B,
+// pending + T, Hkv], or for packed sequences one block [pending_s + T_s, Hkv] after another.
 //   a >= 0         joined centroid a
 //   a < 0          founded centroid ~a
 //   kUnassigned    its chunk is not written yet
 inline constexpr int32_t kUnassigned = std::numeric_limits<int32_t>::min();
 
-// Elements of the assignments of these inputs.
+// The number of assignments for these inputs.
 int64_t ovq_assignment_count(const OvqInputs& inputs, std::span<const OvqState> states = {});
 
 struct OvqOutputs {
@@ -79,18 +80,18 @@ struct OvqOutputs {
   std::span<int32_t> assignments;  // optional; backward needs them
 };
 
-// `states`, if any, are read and updated in place: one for the batch, or one per packed sequence. A state made with
-// other options than `inputs.options` is an error, but for `centroids`, which applies from the next write.
-// `forced` replaces the choice of centroids by given assignments.
+// `states`, if any, are read and updated in place: one for the batch, or one per packed sequence. Their options must
+// equal `inputs.options` except for `centroids`, which applies from the next write. `forced` replaces the choice of
+// centroids by given assignments.
 void ovq_attention_forward(const OvqInputs& inputs, const OvqOutputs& outputs, std::span<OvqState> states = {},
                            std::span<const int32_t> forced = {});
-// The same for who has a plan of these inputs and states already: nothing is checked again.
+// Overload for callers that already hold a plan of these inputs and states: skips the checks.
 void ovq_attention_forward(const OvqPlan& plan, const OvqInputs& inputs, const OvqOutputs& outputs,
                            std::span<OvqState> states, std::span<const int32_t> forced = {});
 
 // Gradients with respect to one state: [B, n, Hkv, dk], [B, n, Hkv, dv], [B, pending, Hkv, dk], [B, pending, Hkv, dv];
-// with weights also [B, n, Hkv, 1] and [B, pending, Hkv, 1], with value_norms [B, n, Hkv, 1]. A view without data
-// counts as zero, or is not wanted.
+// with weights also [B, n, Hkv, 1] and [B, pending, Hkv, 1], with value_norms [B, n, Hkv, 1]. An input view without
+// data counts as zero; an output view without data is not computed.
 template <class T>
 struct OvqStateGradients {
   View<T> keys, values, pending_keys, pending_values;
@@ -102,8 +103,8 @@ struct OvqSaved {
   View<const float> o;
   View<const float> lse;
   std::span<const int32_t> assignments;
-  // The states as they were before forward; empty if there were none. Gradients of final states need them, if only as
-  // states at position 0.
+  // The states before forward; empty if there were none. Gradients of final states need them, even if they are at
+  // position 0.
   std::span<const OvqState> initial;
 };
 
@@ -121,7 +122,7 @@ struct OvqGradients {
 
 void ovq_attention_backward(const OvqInputs& inputs, const OvqSaved& saved, const OvqOutputGradients& output_gradients,
                             const OvqGradients& gradients);
-// The same with the plan of the forward: nothing is checked again, so everything must be of that call.
+// Overload with the plan of the forward: skips the checks, so all arguments must belong to that call.
 void ovq_attention_backward(const OvqPlan& plan, const OvqInputs& inputs, const OvqSaved& saved,
                             const OvqOutputGradients& output_gradients, const OvqGradients& gradients);
 

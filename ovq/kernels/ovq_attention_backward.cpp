@@ -1,6 +1,6 @@
-// Backward of OVQ-attention. Forward leaves nothing but its outputs, the log-sum-exp and the assignments: backward
-// first repeats the writes (no search, O(T d)) and keeps the rows they overwrite, then walks the chunks in reverse,
-// taking each write back before it visits the chunk's queries.
+// Backward of OVQ-attention. Forward saves only its outputs, the log-sum-exp and the assignments. Backward first
+// repeats the writes (no search, O(T d)) and logs the rows they overwrite. Then it visits the chunks in reverse order
+// and undoes each write before it reads the chunk's queries.
 #include <algorithm>
 #include <memory>
 #include <optional>
@@ -35,7 +35,7 @@ struct BackwardMemory {
   Buffer<int32_t> assignment;
   Buffer<float> d_keys{Lifetime::scratch}, d_values{Lifetime::scratch}, d_rotated{Lifetime::scratch};
   Buffer<float> d_log_counts, d_shrinkage;
-  std::vector<TokenRow> tokens;  // of the chunk whose write is taken back
+  std::vector<TokenRow> tokens;  // of the chunk whose write is undone
 };
 
 template <class From, class To>
@@ -74,7 +74,7 @@ class HeadBackward {
  private:
   const OvqState* initial() const { return sequence_.state < 0 ? nullptr : &call_.saved.initial[sequence_.state]; }
 
-  // A dictionary of its own to walk through the writes, as it was before the call.
+  // A separate dictionary, in the state before the call, on which to repeat the writes.
   static OvqHead prepare(const BackwardCall& call, const OvqSequence& sequence, int64_t kv_head, int64_t batch,
                          BackwardMemory& memory) {
     if (sequence.state >= 0) {
@@ -112,7 +112,7 @@ class HeadBackward {
       run_.append(count);
       if (run_.advance(count)) run_.write(load_write(run_.next_write(assignment)), memory_.write, &memory_.log);
     }
-    // Rows of the gradients: the centroids and the window behind them, at their most.
+    // The largest number of gradient rows: centroids, then the window.
     const int64_t window = std::min((options.rope ? 2 : 1) * options.chunk, run_.end());
     const int64_t rows = size_final + window;
     gradient_ = {memory_.d_keys.ensure(rows * padded(in_.k.dim)), memory_.d_values.ensure(rows * padded(in_.v.dim)),
@@ -159,7 +159,7 @@ class HeadBackward {
     }
   }
 
-  // Takes back the write that followed chunk c.
+  // Undoes the write that followed chunk c.
   void unwrite(int64_t c) {
     const OvqOptions& options = in_.options;
     const int64_t committed = (options.rope ? c : c + 1) * options.chunk;
@@ -237,7 +237,7 @@ class HeadBackward {
     }
   }
 
-  // The gradients of chunk c's tokens are complete: those of this call leave, and their rows are free again.
+  // The gradients of chunk c's tokens are complete: writes out those of this call and clears their rows.
   void store_token_gradients(int64_t c, int64_t chunk_end) {
     const int64_t first_row = run_.dictionary().size + run_.previous();
     const int64_t chunk_start = c * in_.options.chunk;
@@ -250,7 +250,8 @@ class HeadBackward {
       *call_.gradients.d_weights.row(sequence_.tokens.batch, time, kv_head_) =
           gradient_.log_counts[row] / *in_.weights.row(sequence_.tokens.batch, time, kv_head_);
     }
-    if (chunk_start <= sequence_.position) return;  // the first chunk: what is left belongs to the incoming state
+    if (chunk_start <= sequence_.position)
+      return;  // in the first chunk, the remaining rows belong to the incoming state
     const int64_t rows = chunk_end - chunk_start;
     std::fill_n(key_gradient(first_row), rows * gradient_.key_stride, 0.0f);
     std::fill_n(value_gradient(first_row), rows * gradient_.value_stride, 0.0f);

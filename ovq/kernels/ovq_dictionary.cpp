@@ -22,7 +22,7 @@ void UndoLog::reserve(int64_t rows_overwritten, int64_t rows_written, const Dict
 
 namespace {
 
-// row <- row / |row|; returns |row|. A zero row stays.
+// row <- row / |row|; returns |row|. A zero row stays zero.
 float normalize_row(float* row, int64_t dim) {
   const float norm = norm_of(row, dim);
   if (norm > 0.0f) {
@@ -35,16 +35,15 @@ float update_rate(const OvqOptions& options, float count_after) {
   return options.rate ? *options.rate : 1.0f / count_after;
 }
 
-// Below it 1 / count may overflow, and products with weights lose digits. Weights times kTinyScale are of the same
-// bits.
+// Below it 1 / count may overflow and products with weights lose digits. Scaling by a power of two keeps all bits.
 constexpr float kTinyCount = 0x1p-100f, kTinyScale = 0x1p100f;
 
-// A centroid's row in float32 while it is written.
+// A centroid's row in float32 while it is being written.
 struct OpenRow {
   float *key, *value;
 };
 
-// Where the row lies; stored as bfloat16, a copy of it.
+// The row itself or, if stored as bfloat16, a copy in float32.
 OpenRow open_row(const Dictionary& dictionary, int64_t centroid, WriteScratch& scratch) {
   if (!dictionary.rows.narrow) return {dictionary.key(centroid), dictionary.value(centroid)};
   float* wide = scratch.wide.ensure(dictionary.key_dim + dictionary.value_dim);
@@ -54,7 +53,7 @@ OpenRow open_row(const Dictionary& dictionary, int64_t centroid, WriteScratch& s
   return row;
 }
 
-// Puts the row, which may be a founder's own, where the centroid's is stored.
+// Stores the row, which may be the founder's own, in the centroid's place.
 void store_row(const Dictionary& dictionary, int64_t centroid, const OpenRow& row) {
   if (dictionary.rows.narrow) {
     narrow_row(row.key, dictionary.key_dim, dictionary.narrow_key(centroid));
@@ -65,7 +64,7 @@ void store_row(const Dictionary& dictionary, int64_t centroid, const OpenRow& ro
   }
 }
 
-// write_chunk, `weight_of` a token of the chunk, by its position, being 1 where there are no weights
+// write_chunk; `weight_of` maps the position of a token in the chunk to its weight, 1 without weights.
 template <class WeightOf>
 void write_chunk_with(Dictionary& dictionary, const ChunkWrite& write, WriteScratch& scratch, UndoLog* log,
                       const WeightOf& weight_of) {
@@ -154,7 +153,7 @@ void write_chunk(Dictionary& dictionary, const ChunkWrite& write, WriteScratch& 
   if (!write.options->weighted) {
     return write_chunk_with(dictionary, write, scratch, log, [](int32_t) { return 1.0f; });
   }
-  // A copy: new centroids take the place of the tokens.
+  // A copy, because new centroids overwrite the tokens.
   const int64_t chunk = write.options->chunk;
   float* weights = scratch.weights.ensure(chunk);
   std::copy_n(dictionary.rows.weights + dictionary.size, chunk, weights);

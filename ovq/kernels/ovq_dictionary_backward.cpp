@@ -1,6 +1,6 @@
 // The gradient of a write (see write_chunk), row by row:
 //   g <- (counts / counts') g' of the row before,  w g' / counts' of each token that joined it
-// and with a constant rate 1 - m rate, and rate.
+// and with a constant rate 1 - m rate instead of counts / counts', and rate instead of 1 / counts'.
 #include <cstring>
 
 #include "ovq/kernels/ovq_dictionary.h"
@@ -21,7 +21,8 @@ void normalize_gradient(float* gradient, const float* normalized, float norm, in
   }
 }
 
-// g . (x - row). Eight sums, since one would wait for itself: with it backward took a tenth longer (d 64, N 512).
+// g . (x - row), in eight sums to hide the latency of additions: with one sum backward took a tenth longer (d 64, N
+// 512).
 float along_gradient(const float* gradient, const float* x, const float* row, int64_t dim) {
   constexpr int64_t kSums = 8;
   float sums[kSums] = {};
@@ -37,7 +38,7 @@ void scaled_copy(const float* from, float factor, int64_t dim, float* to) {
   for_row(dim, [=](int64_t i) { to[i] = factor * from[i]; });
 }
 
-// A written row with its gradients: g', c dL/dc of its count and, with value_norms, that of the norm of its value.
+// A written row with its gradients: g', c dL/dc of its count c and, with value_norms, the gradient of its value's norm.
 struct Written {
   int64_t row;
   const float *g_key, *g_value;
@@ -86,7 +87,7 @@ class ChunkUnwrite {
   int64_t founder_floats() const { return key_dim_ + value_dim_ + 2; }
   const float* logged(int64_t entry) const { return log_.rows.data() + entry * (key_dim_ + value_dim_); }
 
-  // The log holds this write's overwritten rows last, in the order in which for_each visits the old centroids.
+  // This write's overwritten rows are the last entries of the log, in the order in which for_each visits old centroids.
   void pop_log() {
     for (int64_t p = 0; p < options_.chunk; ++p) {
       const int32_t a = write_.assignment[p];
@@ -105,7 +106,7 @@ class ChunkUnwrite {
     for (int64_t i = 0; i < write_.new_count; ++i) undo(size_ + i);
   }
 
-  // Of values that tokens joined: from now on the gradients are those of their means, and of their norms.
+  // For values that tokens joined: turns the gradients into those of their means and norms.
   void turn_to_means() {
     const auto turn = [&](int64_t row) {
       mean_gradient(value_gradient(row), gradient_.shrinkage[row], dictionary_.value(row), rows_.shrinkage[row],
@@ -117,7 +118,7 @@ class ChunkUnwrite {
     }
   }
 
-  // The founders' gradients step aside: the chunk's tokens get their rows back.
+  // Saves the founders' gradients, because the chunk's tokens get their rows back.
   void set_founders_aside() {
     for (int64_t i = 0; i < write_.new_count; ++i) {
       float* to = founders_ + i * founder_floats();
@@ -146,9 +147,9 @@ class ChunkUnwrite {
             options_.value_norms ? gradient_.shrinkage[centroid] : 0.0f};
   }
 
-  // With weights: dL/d log w = w (h' + g' . (x - D') / counts') of a row x that went into D' with weight w. Where D'
-  // was rescaled it does not matter by how much: g' is perpendicular to it.
-  // With value_norms the row of a value is its mean, of x the `shrinkage` * x, and its norm is one more element.
+  // With weights: dL/d log w = w (h' + g' . (x - D') / counts') for a row x that went into D' with weight w. If D' was
+  // rescaled, the factor does not matter: g' is perpendicular to D'. With value_norms a value's row is its mean,
+  // `shrinkage` * x for the row x, with the norm as one more element.
   float log_weight_gradient(const Written& to, const TokenRow& x, float shrinkage) const {
     const float* mean = dictionary_.value(to.row);
     float along = along_gradient(to.g_key, x.key, dictionary_.key(to.row), key_dim_);
@@ -183,7 +184,7 @@ class ChunkUnwrite {
     }
   }
 
-  // The row as it was before `tokens` tokens joined it; takes its count back, too.
+  // Passes on the gradient of the row before `tokens` tokens joined it, and restores its count.
   void share_with_row_before(const Written& to, int64_t tokens, int64_t entry) const {
     const int64_t centroid = to.row;
     const float *key = logged(entry), *value = key + key_dim_;
@@ -231,7 +232,7 @@ class ChunkUnwrite {
   const int64_t size_;  // of the dictionary before the write
   const int64_t key_dim_, value_dim_;
   const Members members_;
-  float* const founders_;  // their gradients
+  float* const founders_;  // saved gradients of the founders
   int64_t overwritten_count_ = 0;
 };
 

@@ -1,4 +1,4 @@
-// Who founds a centroid when a chunk is written, and who joins which.
+// Decides which tokens found a centroid when a chunk is written, and which centroid the others join.
 #include <algorithm>
 #include <bit>
 #include <cstdint>
@@ -22,10 +22,10 @@ namespace detail {
 namespace {
 
 constexpr float kNegativeInfinity = -std::numeric_limits<float>::infinity();
-constexpr int32_t kFounds = -1;  // a position that is to found a centroid, until it has a number
+constexpr int32_t kFounds = -1;  // marks a position that founds a centroid, before the centroid has a number
 
-// The positions marked kFounds found the centroids from `size` on, numbered by position. Without a branch, here and
-// below: who founds is as good as random, and in small chunks guessing wrong is what takes the time.
+// Replaces kFounds by the numbers of new centroids, from `size` on in the order of positions. No branches, here and
+// below: which tokens found is practically random, and in small chunks mispredictions dominate the time.
 void number_founders(const ChunkWrite& write, int64_t size) {
   const int64_t chunk = write.options->chunk;
   int32_t* assignment = write.assignment;
@@ -37,14 +37,14 @@ void number_founders(const ChunkWrite& write, int64_t size) {
   }
 }
 
-// A float as an integer of the same order; -0 is 0.
+// Maps a float to an integer with the same order; -0 becomes 0.
 int32_t ordered(float x) {
   const auto bits = std::bit_cast<int32_t>(x + 0.0f);
   return bits < 0 ? bits ^ std::numeric_limits<int32_t>::max() : bits;
 }
 
-// assignment <- ~centroid for the positions with the smallest order(position), earlier ones on a tie, numbered by
-// position; nearest[position] for the others, 0 where there is none.
+// assignment <- ~centroid for the positions with the smallest order(position), the earlier one on a tie, numbered by
+// position; nearest[position] for the others, 0 if `nearest` is null.
 template <class Order>
 void found_first(const ChunkWrite& write, int64_t size, WriteScratch& scratch, const int32_t* nearest,
                  const Order& order) {
@@ -67,23 +67,23 @@ void found_first(const ChunkWrite& write, int64_t size, WriteScratch& scratch, c
   }
 }
 
-// How much a token of weight w wants to found a centroid: w (1 - s), a similarity above 1 counting as 1. What scores
-// the same is ordered by similarity, so that with weights of 1 the order is that of the similarities.
+// The priority of a token of weight w as a founder: w (1 - s), where a similarity s above 1 counts as 1. Ties are
+// ordered by similarity, so that with weights of 1 the order is that of the similarities.
 struct FounderRank {
   float score, similarity;
 
   FounderRank(float weight, float similarity)
       : score(weight * std::max(0.0f, 1.0f - similarity)), similarity(similarity) {}
-  bool operator<(const FounderRank& other) const {  // comes first
+  bool operator<(const FounderRank& other) const {  // whether this one has priority
     return score > other.score || (score == other.score && similarity < other.similarity);
   }
-  int64_t order() const {  // a number that is smaller where this comes first
+  int64_t order() const {  // smaller for higher priority
     return int64_t{ordered(-score)} * (int64_t{1} << 32) + (int64_t{ordered(similarity)} + (int64_t{1} << 31));
   }
 };
 
-// Farthest-first traversal: key 0 (with weights the heaviest), then again and again the key of the first rank against
-// the chosen ones, which without weights is the least similar.
+// Farthest-first traversal: starts with key 0 (with weights, the heaviest) and repeatedly adds the key with the highest
+// priority against those already chosen; without weights that is the least similar key.
 template <class Rank>
 void found_farthest_first(const Dictionary& dictionary, const ChunkWrite& write, WriteScratch& scratch, int64_t start,
                           const Rank& rank) {
@@ -113,7 +113,7 @@ void found_farthest_first(const Dictionary& dictionary, const ChunkWrite& write,
   number_founders(write, 0);
 }
 
-// In the founding chunk the others join the nearest founder, the lowest index on a tie.
+// In the founding chunk the other tokens join the nearest founder, the one with the lowest index on a tie.
 void join_founders(const Dictionary& dictionary, const ChunkWrite& write, WriteScratch& scratch) {
   const int64_t chunk = write.options->chunk;
   float* nearest = scratch.row.ensure(2 * chunk);

@@ -1,4 +1,4 @@
-// Which tokens of a chunk join which centroid, and what joining does to a row and to its count.
+// Which tokens of a chunk join which centroid, and how that changes a row and its count.
 #pragma once
 
 #include <algorithm>
@@ -13,7 +13,7 @@ namespace ovq::kernels::detail {
 
 inline constexpr int32_t kNone = -1;
 
-// The members of each centroid as chains in order of position, founders left out, and the founders' positions.
+// The members of each centroid as linked lists in order of position, without founders, and the founders' positions.
 struct Members {
   int32_t* first;    // [size + new_count]
   int32_t* next;     // [chunk]
@@ -40,7 +40,7 @@ struct Members {
     }
   }
 
-  // f(centroid, first member) for each centroid with members, in order of their first member; leaves `first` empty
+  // f(centroid, first member) for each centroid with members, in the order of their first members; clears `first`
   // again.
   template <class F>
   void for_each(const ChunkWrite& write, const F& f) const {
@@ -66,7 +66,7 @@ void update_row(float* row, const float* tokens, int64_t stride, const Members& 
   const float* first = tokens + member * stride;
   const float first_weight = weight_of(member);
   member = members.next[member];
-  if (member == kNone) {  // most often
+  if (member == kNone) {  // the most frequent case
     const float weight = first_weight * rate;
     return for_row(dim, [=](int64_t i) { row[i] += weight * (first[i] - row[i]); });
   }
@@ -79,7 +79,7 @@ void update_row(float* row, const float* tokens, int64_t stride, const Members& 
   for_row(dim, [=](int64_t i) { row[i] += rate * sum[i]; });
 }
 
-// A look-up for small counts: there is one logarithm per token, with heads of 16 for little other work.
+// Small counts use a table: there is one logarithm per token, and heads of 16 have little other work.
 inline float log2_of_count(int64_t count) {
   static const auto table = [] {
     std::array<float, 1024> logarithms{};
@@ -99,7 +99,7 @@ inline void set_weight(const OvqHead& rows, int64_t row, float weight) {
   rows.log_counts[row] = std::log2(weight);
 }
 
-// What a centroid's count is as a number, with weights or without.
+// A centroid's count as a float, with or without weights.
 inline float count_of(const OvqHead& rows, int64_t centroid) {
   return rows.weights != nullptr ? rows.weights[centroid] : static_cast<float>(rows.counts[centroid]);
 }

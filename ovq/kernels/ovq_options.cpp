@@ -16,7 +16,7 @@ int64_t target_size(const OvqOptions& options, int64_t tokens) {
     case Growth::all:
       return static_cast<int64_t>(std::min(t, n));
     case Growth::square_root: {
-      // N (1 - 1 / s) without the difference
+      // N (1 - 1 / s), rewritten without the difference, which would cancel
       const auto twice = 2 * static_cast<double>(tokens);
       const double s = std::sqrt(1 + twice / static_cast<double>(options.centroids));
       return std::min<int64_t>(tokens, std::max<int64_t>(1, std::llround(twice / (s * (s + 1)))));
@@ -33,8 +33,8 @@ int64_t size_after(const OvqOptions& options, int64_t size, int64_t position, in
   const int64_t chunk = options.chunk, lag = options.rope ? chunk : 0;
   const int64_t written = (position + tokens) / chunk, writes = written - std::max(position, lag) / chunk;
   if (writes <= 0) return size;
-  // The sum of new_centroid_count over the writes: the target never shrinks and grows by at most a chunk at each, so
-  // the size either stays ahead of it, follows it, or is still a chunk per write behind.
+  // The sum of new_centroid_count over the writes. The target never shrinks, and the size grows by at most a chunk per
+  // write. So the size is above the target, or equal to it, or has grown by a chunk in every write.
   return std::max(size, std::min(target_size(options, written * chunk - lag), size + writes * chunk));
 }
 

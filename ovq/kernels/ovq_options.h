@@ -1,4 +1,4 @@
-// What an OVQ dictionary is made with, and the sizes that follow from it. See docs/semantics.md.
+// The options of an OVQ dictionary and the sizes that follow from them. See docs/semantics.md.
 #pragma once
 
 #include <array>
@@ -13,7 +13,8 @@ enum class Growth : uint8_t {
   plateau,      // t * N / (t + N), rounded to nearest
   linear,       // t * N / total_tokens (ablation)
   all,          // every key is a centroid until there are N
-  square_root,  // N (1 - 1 / sqrt(1 + 2 t / N)), rounded, at least 1: more is left for later (not in the paper)
+  square_root,  // N (1 - 1 / sqrt(1 + 2 t / N)), rounded, at least 1: leaves more centroids for later (not in the
+                // paper)
 };
 
 constexpr auto enum_names(Growth) {
@@ -24,7 +25,7 @@ constexpr auto enum_names(Growth) {
 }
 
 enum class NewCentroids : uint8_t {
-  spread,  // the keys least similar to what is there
+  spread,  // the keys least similar to the dictionary
   random,  // positions drawn from (seed, kv head, chunk) (ablation)
 };
 
@@ -32,11 +33,11 @@ constexpr auto enum_names(NewCentroids) {
   return std::to_array<EnumName<NewCentroids>>({{NewCentroids::spread, "spread"}, {NewCentroids::random, "random"}});
 }
 
-// Variations that are not in the paper and have no kernel: docs/recall.md has what they gained. Composed path only.
+// Variations that are not in the paper and have no kernel: composed path only. docs/recall.md has the results.
 enum class Trial : uint8_t {
   none,
-  two_nearest,  // a token that joins is shared out between its two nearest centroids
-  log_size,     // attention is the sharper the larger the dictionary
+  two_nearest,  // a token that joins is divided between its two nearest centroids
+  log_size,     // attention becomes sharper as the dictionary grows
 };
 
 constexpr auto enum_names(Trial) {
@@ -57,13 +58,13 @@ struct OvqOptions {
   uint64_t seed = 0;
   bool weighted = false;  // each token has a weight; counts are sums of weights
   Trial trial = Trial::none;
-  bool value_norms = false;  // centroids' values are as long as their tokens' are on average (not in the paper)
+  bool value_norms = false;  // centroids' values have the average norm of their tokens' values (not in the paper)
 
   bool operator==(const OvqOptions&) const = default;
 };
 
-// `weighted` is no field: it follows from whether weights are given. `trial` is one of the layer. Files of states hold
-// the fields in this order: append new ones at the end.
+// `weighted` is not listed: it follows from whether weights are given. `trial` is an option of the layer. State files
+// store the fields in this order, so append new ones at the end.
 template <class Fields>
 void list_fields(Fields& field, OvqOptions& o) {
   field("chunk", o.chunk, "tokens between writes to the dictionary", at_least(1));
@@ -79,18 +80,18 @@ void list_fields(Fields& field, OvqOptions& o) {
   field("value_norms", o.value_norms, "give the value of a centroid the mean norm of its tokens' values");
 }
 
-// Centroids after `tokens` committed tokens (before the dictionary's own limits: it never shrinks and grows by at most
-// L a chunk).
+// Centroids after `tokens` committed tokens, before the dictionary's own limits: it never shrinks and grows by at most
+// L per chunk.
 int64_t target_size(const OvqOptions& options, int64_t tokens);
 
-// Centroids that the write of a chunk adds to `size`, `tokens` being the tokens committed after it.
+// The number of centroids that a write adds to `size`; `tokens` counts the tokens committed after it.
 int64_t new_centroid_count(const OvqOptions& options, int64_t size, int64_t tokens);
 
-// A dictionary of `size` centroids at `position`, after `tokens` more tokens.
+// The size of a dictionary of `size` centroids at `position` after `tokens` more tokens.
 int64_t size_after(const OvqOptions& options, int64_t size, int64_t position, int64_t tokens);
 
-// Tokens that a state at `position` holds in their original form: the incomplete chunk; with rope the one before it
-// too.
+// The number of tokens that a state at `position` holds in their original form: the incomplete chunk and, with rope,
+// the chunk before it.
 int64_t pending_tokens(const OvqOptions& options, int64_t position);
 
 }  // namespace ovq::kernels

@@ -132,15 +132,15 @@ TokenRow OvqRun::token(int64_t position, const OvqState* initial, int64_t batch)
 }
 
 void OvqRun::place(int64_t position, int64_t count, int64_t first, const OvqState* initial, int64_t batch) {
-  // Apart from tokens of an incoming state, rows lie a fixed step apart: in heads of 16 finding each anew costs more
-  // than copying it.
+  // Rows have a fixed stride except for tokens of an incoming state. In heads of 16, computing each address costs more
+  // than copying the row.
   constexpr int64_t kAhead = 12;
   const int64_t old = std::clamp<int64_t>(sequence_.position - position, 0, count);
   for (int64_t i = 0; i < count;) {
     const TokenRow from = token(position + i, initial, batch);
     const int64_t rows = i < old ? 1 : count - i;
     for (int64_t row = 0; row < rows; ++row, ++i) {
-      // Backward repeats the writes with nothing between them that would hide the way to memory.
+      // When backward repeats the writes, no other work hides the memory latency.
       if (i >= old && position + i + kAhead < end()) {
         fetch_row(from.key + (row + kAhead) * inputs_.k.time_stride, dictionary_.key_dim);
         fetch_row(from.value + (row + kAhead) * inputs_.v.time_stride, dictionary_.value_dim);

@@ -1,5 +1,5 @@
-// One kv head of one sequence on its way through the chunks: where tokens go, what a chunk's queries read, and when a
-// chunk is written. Forward and backward (which repeats the writes) walk the same way.
+// One kv head of one sequence on its way through the chunks: where tokens are stored, what a chunk's queries read, and
+// when a chunk is written. Forward and backward (which repeats the writes) use the same code.
 #pragma once
 
 #include <algorithm>
@@ -18,16 +18,16 @@ namespace ovq::kernels::detail {
 
 std::vector<OvqStateInfo> info_of(std::span<const OvqState> states);
 
-// Assignments must be ones that a run could have made: founders number the new centroids by position, the others join a
-// centroid that is there.
+// Checks that a run could have made these assignments: founders number the new centroids by position, the others join
+// an existing centroid.
 void check_assignments(const char* op, const OvqInputs& inputs, const OvqSequence& sequence, int64_t kv_head,
                        std::span<const int32_t> assignments);
 
-// The rotary table that the sequences need; nothing without rope.
+// The rotary table for these sequences; null without rope.
 std::shared_ptr<const RotaryTable> make_rotary(const OvqInputs& inputs, const std::vector<OvqSequence>& sequences);
 
-// The rows of a kv head at `count` time steps from `first` on; of query heads that do not lie side by side only the
-// first.
+// The rows of a kv head at `count` time steps from `first` on. If the query heads of a kv head are not adjacent, only
+// those of the first.
 template <class T>
 Upcoming upcoming(const View<T>& view, int64_t batch, int64_t first, int64_t count, int64_t kv_head, int64_t kv_heads) {
   if (count == 0) return {};
@@ -46,7 +46,7 @@ class OvqRun {
   const Dictionary& dictionary() const { return dictionary_; }
   int64_t chunk() const { return position_ / options_.chunk; }
   int64_t chunk_row() const { return position_ % options_.chunk; }
-  // Tokens of the previous chunk that the window holds.
+  // Number of tokens of the previous chunk in the window.
   int64_t previous() const { return options_.rope && chunk() > 0 ? options_.chunk : 0; }
   // The rotation of row i of the window: positions 1 ... L in the previous chunk, L + 1 ... 2 L in the current one.
   const float* rotary_row(int64_t i) const {
@@ -55,26 +55,26 @@ class OvqRun {
   // Tokens until the chunk or the sequence ends.
   int64_t piece() const { return std::min(options_.chunk - chunk_row(), end() - position_); }
 
-  // Puts the next `count` tokens behind the pending ones.
+  // Appends the next `count` tokens to the pending ones.
   void append(int64_t count);
-  // What the queries of the last `count` appended tokens read.
+  // The keys and values that the queries of the last `count` appended tokens read.
   Reading reading(int64_t count) const;
-  // The position moves past the appended tokens; true if that completes a chunk that is to be written.
+  // Moves the position past the appended tokens; returns whether this completes a chunk that is to be written.
   bool advance(int64_t count);
-  // That chunk; `assignment` is for the caller to fill.
+  // Describes this chunk; the caller fills `assignment`.
   ChunkWrite next_write(int32_t* assignment) const;
   void write(const ChunkWrite& write, WriteScratch& scratch, UndoLog* log);
 
-  // A token of the window, or of the chunk that was just written: where it came from.
+  // The original row of a token of the window or of the chunk just written.
   TokenRow token(int64_t position, const OvqState* initial, int64_t batch) const;
-  // Backward: the run as it was when the queries of chunk `chunk` read, once its write has been taken back; the
-  // window's tokens are fetched again, those before the call from `initial`. `rows` of the chunk's tokens count.
+  // Backward: restores the run to the state in which chunk `chunk` was read, after its write has been undone. Reloads
+  // the window's tokens, those before the call from `initial`; only `rows` of the chunk's tokens count.
   void rewind(int64_t chunk, int64_t rows, const OvqState* initial, int64_t batch);
   void unwrite(const ChunkWrite& write, const DictionaryGradient& gradient, UndoLog& log, WriteScratch& scratch);
 
  private:
   void rotate_window(int64_t first, int64_t count);
-  // The tokens from `position` on become rows first ... first + count - 1 of the window.
+  // Copies the tokens from `position` on to the rows first ... first + count - 1 of the window.
   void place(int64_t position, int64_t count, int64_t first, const OvqState* initial, int64_t batch);
 
   const OvqInputs& inputs_;

@@ -11,7 +11,7 @@
 namespace ovq::kernels {
 namespace {
 
-// Rows [0, count) of each of `heads` blocks of `stride`-wide rows, copied to blocks of another capacity.
+// Copies the rows [0, count) of each of `heads` blocks of `stride`-wide rows to blocks of another capacity.
 template <class T>
 void copy_blocks(const T* old, T* grown, int64_t heads, int64_t old_rows, int64_t new_rows, int64_t count,
                  int64_t stride) {
@@ -28,8 +28,8 @@ Buffer<T> regrow(const Buffer<T>& old, int64_t heads, int64_t old_rows, int64_t 
   return grown;
 }
 
-// Rows of a head stored one way become rows stored the other way: `centroids` elements rounded or widened, then
-// `pending` elements of pending tokens, which are floats.
+// Converts a head's rows between the two storage types: rounds or widens `centroids` elements, then copies `pending`
+// elements of pending tokens, which are always floats.
 void convert(const float* from, const Bfloat16* narrow_from, float* to, Bfloat16* narrow_to, bool narrow,
              int64_t centroids, int64_t pending) {
   if (narrow) {
@@ -145,13 +145,13 @@ void OvqState::resize(int64_t centroids, int64_t rows, int64_t window) {
   const int64_t heads = shape_.batch * shape_.kv_heads;
   const int64_t key_stride = detail::padded(shape_.key_dim), value_stride = detail::padded(shape_.value_dim);
   const int64_t used = size_ + pending();
-  // Everything is allocated before anything changes: running out of memory leaves the state as it was.
+  // Allocates everything before any change, so that running out of memory leaves the state intact.
   Buffer<float> keys, values;
   Buffer<Bfloat16> narrow_rows;
   if (narrow()) {
     keys = regrow(keys_, heads, window_, window, pending(), key_stride, lifetime_);
     values = regrow(values_, heads, window_, window, pending(), value_stride, lifetime_);
-    // One buffer: half of it would seldom be large enough for huge pages, without which decode loses a quarter.
+    // One buffer, because half of it would often be too small for huge pages; without them decode loses a quarter.
     narrow_rows = Buffer<Bfloat16>(heads * centroids * (key_stride + value_stride), lifetime_);
     copy_blocks(narrow_.data(), narrow_rows.data(), heads, centroids_, centroids, size_, key_stride);
     copy_blocks(first_narrow_value(), narrow_rows.data() + heads * centroids * key_stride, heads, centroids_, centroids,
@@ -194,7 +194,7 @@ void OvqState::reserve(int64_t tokens) {
   const int64_t window = std::min((options_.rope ? 2 : 1) * options_.chunk, end);
   const int64_t centroids = size_after(options_, size_, position_, tokens), rows = centroids + window;
   if (rows <= capacity_ && window <= window_ && centroids <= centroids_) return;
-  // Room for some growth: a token at a time must not copy the dictionary at every chunk.
+  // Leaves room for some growth: decoding token by token must not copy the dictionary at every chunk.
   const int64_t slack = capacity_ == 0 ? 0 : capacity_ / 8;
   resize(std::max(centroids_, centroids + slack), std::max(capacity_, rows + slack),
          std::max(window_, std::min((options_.rope ? 2 : 1) * options_.chunk, window + window / 2)));

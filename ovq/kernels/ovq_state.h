@@ -1,6 +1,6 @@
-// The memory of OVQ-attention: for each sequence of a batch and each kv head a dictionary of centroids, their counts,
-// the tokens that wait for their chunk to complete, and the position. Size follows the centroids in use and the chunk,
-// not the context.
+// The memory of OVQ-attention. For each sequence of a batch and each kv head it holds a dictionary of centroids, their
+// counts and the tokens of the incomplete chunk; also the position. The size depends on the centroids in use and the
+// chunk, not on the context.
 #pragma once
 
 #include <array>
@@ -15,10 +15,10 @@
 
 namespace ovq::kernels {
 
-// How the centroids are stored. All else (counts, pending tokens, everything computed) is float32 either way.
+// How the centroids are stored. Everything else (counts, pending tokens, all computation) is float32 in both cases.
 enum class StateDtype : uint8_t {
   float32,
-  bfloat16,  // half the memory, for inference: a row is rounded each time it is written
+  bfloat16,  // half the memory, for inference: a row is rounded at each write
 };
 
 constexpr auto enum_names(StateDtype) {
@@ -31,10 +31,10 @@ struct OvqShape {
   bool operator==(const OvqShape&) const = default;
 };
 
-// One head's part of a state, as the kernels work on it: row-major rows of `key_stride` and `value_stride` elements
-// (dims padded to 16). Rows 0 ... n-1 are centroids, the pending tokens follow.
+// One head's part of a state, as used by the kernels: row-major rows of `key_stride` and `value_stride` elements (dims
+// padded to 16). Rows 0 ... n-1 are centroids; the pending tokens follow.
 struct OvqHead {
-  float* keys = nullptr;  // of the pending tokens alone where the centroids are `narrow`
+  float* keys = nullptr;  // only the pending tokens if the centroids are `narrow`
   float* values = nullptr;
   Bfloat16* narrow_keys = nullptr;
   Bfloat16* narrow_values = nullptr;
@@ -43,7 +43,7 @@ struct OvqHead {
   float* weights = nullptr;     // with weights: the centroids' counts, then the weights of the pending tokens
   float* log_counts = nullptr;  // base 2; with weights of the pending tokens too
   float* shrinkage = nullptr;   // with value_norms: a centroid's value times this is the mean of its tokens' values
-  float* rotated = nullptr;     // with rope: the pending keys as the window reads them, a row each
+  float* rotated = nullptr;     // with rope: the pending keys, rotated for the window
   float* best_similarity = nullptr;  // of the keys searched so far in this chunk
   int32_t* best_centroid = nullptr;
   int64_t key_stride = 0, value_stride = 0;
@@ -51,10 +51,10 @@ struct OvqHead {
 
 class OvqState {
  public:
-  // An empty dictionary at position 0. Throws std::invalid_argument on a bad shape or option.
+  // An empty dictionary at position 0. Throws std::invalid_argument for a wrong shape or option.
   OvqState(const OvqShape& shape, const OvqOptions& options, StateDtype dtype = StateDtype::float32,
            Lifetime lifetime = Lifetime::owned);
-  // The same contents stored as `dtype`: rounded to nearest, or widened exactly.
+  // A copy stored as `dtype`: rounded to nearest, or widened exactly.
   OvqState to(StateDtype dtype) const;
 
   const OvqShape& shape() const { return shape_; }
@@ -64,11 +64,11 @@ class OvqState {
   int64_t size() const { return size_; }  // n
   int64_t pending() const { return pending_tokens(options_, position_); }
   int64_t nbytes() const;
-  // Of a state that has seen `tokens` tokens in one call.
+  // For a state that has seen `tokens` tokens in one call.
   static int64_t nbytes_after(const OvqShape& shape, const OvqOptions& options, int64_t tokens,
                               StateDtype dtype = StateDtype::float32);
 
-  // The centroids, [B, n, Hkv, dk] and [B, n, Hkv, dv]. Throw std::invalid_argument if the state is of the other dtype.
+  // The centroids, [B, n, Hkv, dk] and [B, n, Hkv, dv]. std::invalid_argument if the state has the other dtype.
   View<const float> keys() const;
   View<const float> values() const;
   View<const Bfloat16> narrow_keys() const;
@@ -80,35 +80,35 @@ class OvqState {
   View<const float> pending_weights() const;                           // with weights: [B, pending, Hkv, 1]
   View<const float> shrinkage() const;                                 // with value_norms: [B, n, Hkv, 1]
 
-  // The limit N from the next write on. A dictionary that is larger already keeps its size.
+  // Sets the limit N from the next write on. A dictionary that is already larger keeps its size.
   void set_centroids(int64_t centroids);
 
-  // Versioned, checksummed, little-endian. `read` validates every field; std::runtime_error says what is wrong.
-  // Without weights the bytes are version 1, with them 2, which older programs read too; bfloat16 is version 3, with
-  // value_norms it is 4. What is read has the dtype of what was written.
+  // Versioned, checksummed, little-endian. `read` validates every field; std::runtime_error describes errors. States
+  // are written as version 1 without weights and as version 2 with them, which older programs also read; bfloat16 is
+  // version 3, value_norms version 4. The dtype is preserved.
   void write(std::ostream& out) const;
   static OvqState read(std::istream& in);
-  // Of what `write` writes for a state that has seen `tokens` tokens.
+  // The size of the output of `write` for a state that has seen `tokens` tokens.
   static int64_t file_bytes_after(const OvqShape& shape, const OvqOptions& options, int64_t tokens,
                                   StateDtype dtype = StateDtype::float32);
 
-  // For the kernels: room for `tokens` more, the head to work on, and the result of having processed them.
+  // For the kernels: reserves room for `tokens` more tokens, gives access to a head, and commits the processed tokens.
   void reserve(int64_t tokens);
   OvqHead head(int64_t batch, int64_t head) const;
   void advance(int64_t tokens);
-  // A float32 state of one sequence and one head, to work on during a call.
+  // A float32 state of one sequence and one head for use during a call.
   OvqState copy_head(int64_t batch, int64_t head) const;
-  void reset();  // back to position 0, keeping the memory
+  void reset();  // back to position 0; keeps the memory
 
  private:
   bool narrow() const { return dtype_ == StateDtype::bfloat16; }
   void resize(int64_t centroids, int64_t rows, int64_t window);
   Bfloat16* first_narrow_value() const;
-  // Rows of `data`, of which each head has `capacity`.
+  // Views rows of `data`, which has `capacity` rows per head.
   template <class T>
   View<const T> rows(const T* data, int64_t capacity, int64_t dim, int64_t first, int64_t count) const;
   View<const float> pending_rows(const Buffer<float>& data, int64_t dim) const;
-  // A number per row.
+  // One number per row.
   View<const float> numbers(const Buffer<float>& data, int64_t first, int64_t count) const;
 
   OvqShape shape_;
@@ -118,10 +118,10 @@ class OvqState {
   int64_t position_ = 0;
   int64_t size_ = 0;
   int64_t capacity_ = 0;         // rows per head
-  int64_t window_ = 0;           // of them for pending tokens
-  int64_t centroids_ = 0;        // with bfloat16: of them for centroids
-  Buffer<float> keys_, values_;  // with bfloat16 of the pending tokens alone
-  Buffer<Bfloat16> narrow_;      // with bfloat16 the centroids: keys of all heads, then values
+  int64_t window_ = 0;           // of these for pending tokens
+  int64_t centroids_ = 0;        // with bfloat16: rows for centroids
+  Buffer<float> keys_, values_;  // with bfloat16: only the pending tokens
+  Buffer<Bfloat16> narrow_;      // with bfloat16: the centroids, keys of all heads, then values
   Buffer<float> log_counts_, rotated_, best_similarity_;
   Buffer<int64_t> counts_;   // without weights
   Buffer<float> weights_;    // with weights

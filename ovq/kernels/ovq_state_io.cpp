@@ -2,10 +2,10 @@
 //   "OVQSTATE", version u32, header (below), then for each sequence and head
 //   keys [rows, dk], values [rows, dv] (centroids, then pending tokens, f32; centroids of a bfloat16 state bf16),
 //   counts [n] i64 or with weights those [rows] f32, with value_norms shrinkage [n] f32, similarity [searched] f32 and
-//   centroid [searched] i32 of the keys searched so far in this chunk; FNV-1a of all before, u64.
-// Version 1 has no weights, 2 has; both are float32. Version 3 says both in the header: weighted i64, dtype i64.
-// A reader trusts nothing: each field has its range, and memory grows with the bytes that really come, not with what
-// the header promises.
+//   centroid [searched] i32 of the keys searched so far in this chunk; FNV-1a of everything before, u64.
+// Version 1 has no weights, version 2 has; both are float32. Version 3 states both in the header: weighted i64, dtype
+// i64. The reader trusts nothing: each field has a range, and memory grows with the bytes actually read, not with the
+// sizes in the header.
 #include <algorithm>
 #include <array>
 #include <bit>
@@ -80,7 +80,7 @@ class Reader {
     }
     return read;
   }
-  // `count` elements; the vector grows only as far as the stream goes.
+  // Reads `count` elements; the vector grows only as far as the stream goes.
   template <class T>
   std::vector<T> array(int64_t count) {
     std::vector<T> result;
@@ -102,7 +102,7 @@ class Reader {
   Fnv1a checksum_;
 };
 
-// Of the values that have names; one may have several.
+// The largest value that has a name; a value may have several names.
 template <class Enum>
 constexpr int64_t largest_value() {
   int64_t largest = 0;
@@ -110,15 +110,15 @@ constexpr int64_t largest_value() {
   return largest;
 }
 
-// The options as a list of fields: integers, enums and truth as i64, numbers as f32, an optional number as i64 (whether
-// it is there) and f32.
+// The options as a list of fields: integers, enums and bools as i64, numbers as f32, an optional number as i64 (whether
+// it is present) and f32.
 class OptionWriter {
  public:
   OptionWriter(Writer& writer, int64_t count) : writer_(writer), left_(count) {}
 
   template <class T>
   void operator()(const char*, const T& value, const char*, const Range& = {}) {
-    if (left_-- <= 0) return;  // an older version: only defaults are left out
+    if (left_-- <= 0) return;  // an older version, which leaves out only fields with default values
     if constexpr (is_optional<T>) {
       writer_.value(static_cast<int64_t>(value.has_value()));
       writer_.value(value.value_or(0.0f));
@@ -140,7 +140,7 @@ class OptionReader {
 
   template <class T>
   void operator()(const char* name, T& value, const char*, const Range& = {}) {
-    if (left_-- <= 0) return;  // an older file: the default
+    if (left_-- <= 0) return;  // an older file; the field keeps its default
     if constexpr (is_optional<T>) {
       const bool there = reader_.in_range(name, 0, 1) == 1;
       const auto number = reader_.value<float>();
@@ -161,10 +161,10 @@ class OptionReader {
   int64_t left_;
 };
 
-constexpr int64_t kFirstFields = 10;       // that the options had in versions 1 to 3; each that is appended is one more
-constexpr uint32_t kFirstWithStorage = 3;  // the version from which on the header says how the state is stored
+constexpr int64_t kFirstFields = 10;       // number of fields in versions 1 to 3; every appended field adds one
+constexpr uint32_t kFirstWithStorage = 3;  // first version whose header contains the storage type
 
-// The fields as numbers, to compare them.
+// The fields as numbers, for comparison.
 std::vector<double> field_values(OvqOptions options) {
   std::vector<double> values;
   const auto add = [&]<class T>(const char*, const T& value, const char*, const Range& = {}) {
@@ -184,7 +184,7 @@ uint32_t version_with_fields(size_t count) {
 
 uint32_t newest_version() { return version_with_fields(field_values({}).size()); }
 
-// The oldest that can hold the state: what older programs can read, they shall.
+// The oldest version that can hold the state, so that older programs can read as much as possible.
 uint32_t version_of(const OvqOptions& options, StateDtype dtype) {
   const std::vector<double> values = field_values(options), defaults = field_values({});
   size_t needed = values.size();
@@ -197,7 +197,7 @@ int64_t fields_of_version(uint32_t version) {
   return version <= kFirstWithStorage ? kFirstFields : kFirstFields + version - kFirstWithStorage;
 }
 
-// Keys of the chunk being searched whose nearest centroid is known.
+// The number of keys of the current chunk whose nearest centroid is already known.
 int64_t searched_keys(const OvqOptions& options, int64_t position, int64_t size) {
   return size == 0 ? 0 : position % options.chunk;
 }
@@ -252,7 +252,7 @@ void check_head(const HeadData& head, const OvqOptions& options, int64_t size, i
 
 int64_t OvqState::file_bytes_after(const OvqShape& shape, const OvqOptions& options, int64_t tokens, StateDtype dtype) {
   constexpr int64_t kInteger = sizeof(int64_t), kFloat = sizeof(float);
-  int64_t header = sizeof(kMagic) + sizeof(uint32_t) + 6 * kInteger + sizeof(uint64_t);  // the checksum included
+  int64_t header = sizeof(kMagic) + sizeof(uint32_t) + 6 * kInteger + sizeof(uint64_t);  // including the checksum
   const uint32_t version = version_of(options, dtype);
   int64_t left = fields_of_version(version);
   const auto add = [&]<class T>(const char*, const T&, const char*, const Range& = {}) {
@@ -351,7 +351,7 @@ OvqState OvqState::read(std::istream& in) {
   const bool narrow = dtype == StateDtype::bfloat16;
   const int64_t wide_rows = pending + (narrow ? 0 : size);
 
-  // A batch without bytes behind it must not become a loop of the header's choosing.
+  // A header with a huge batch but no data must not cause a long loop.
   const bool empty = size + pending == 0;
   std::vector<HeadData> heads;
   for (int64_t i = 0; i < shape.batch * shape.kv_heads && !empty; ++i) {

@@ -1,4 +1,4 @@
-// value_norms: a row of D_v is the mean of its tokens' values, as long as these are on average. See write_chunk.
+// value_norms: a row of D_v is the mean of its tokens' values, rescaled to their average norm. See write_chunk.
 #pragma once
 
 #include <cmath>
@@ -8,8 +8,8 @@
 
 namespace ovq::kernels::detail {
 
-// update_row of the mean `shrinkage` * row; the row is then that mean with the norm that its tokens have on average. A
-// mean of zero stays, and its norm is forgotten.
+// update_row for the mean `shrinkage` * row; the row becomes this mean, rescaled to the average norm of its tokens. A
+// mean of zero stays zero and loses its norm.
 template <class WeightOf>
 void update_value(float* row, float& shrinkage, const float* tokens, int64_t stride, const Members& members,
                   int32_t member, float rate, int64_t dim, float* sum, const WeightOf& weight_of) {
@@ -29,7 +29,7 @@ void update_value(float* row, float& shrinkage, const float* tokens, int64_t str
   shrinkage = mean_norm / norm;
 }
 
-// The gradients g of the row y and r of its shrinkage s become those of the mean and of the norm n of y:
+// Turns the gradients g of the row y and r of its shrinkage s into those of the mean and of the norm n of y:
 //   g <- (g - u (u . g)) / s + u r / n,  r <- u . g - r s / n,  u = y / n
 inline void mean_gradient(float* g, float& r, const float* y, float s, int64_t dim) {
   const double n = norm_of(y, dim);

@@ -1,5 +1,5 @@
-// The one way the kernels use threads: OpenMP, or std::thread in builds with OVQ_THREADS_STD (ThreadSanitizer does not
-// understand GCC's libgomp).
+// The only threading layer of the kernels: OpenMP, or std::thread in builds with OVQ_THREADS_STD (ThreadSanitizer does
+// not support GCC's libgomp).
 #pragma once
 
 #include <cstdint>
@@ -7,7 +7,7 @@
 
 namespace ovq::kernels {
 
-// Threads a kernel may use: set_threads(), else OMP_NUM_THREADS, else the cores this process may run on.
+// The number of threads that a kernel may use: set_threads(), else OMP_NUM_THREADS, else the cores of this process.
 int max_threads();
 void set_threads(int threads);  // 0: back to the default
 

@@ -45,7 +45,7 @@ int64_t heads_together(int64_t heads, int64_t group, int64_t most, int64_t seque
   int64_t best = group, least_work = std::numeric_limits<int64_t>::max();
   for (int64_t together = group; together <= std::max(group, std::min(most, heads)); together += group) {
     const int64_t tasks = (heads + together - 1) / together * sequences;
-    const int64_t work = (tasks + threads - 1) / threads * together;  // of the busiest thread
+    const int64_t work = (tasks + threads - 1) / threads * together;  // of the thread with the most work
     if (work > least_work) continue;
     best = together;
     least_work = work;

@@ -1,4 +1,4 @@
-// What the recurrences share: checks, sequences, memory for states, and threads over sequences and heads.
+// Shared by the recurrences: checks, sequences, memory for states, and threads over sequences and heads.
 #pragma once
 
 #include <algorithm>
@@ -25,14 +25,14 @@ void check_gate(const char* op, const char* name, const View<const float>& gate,
                 bool optional = false);
 std::vector<Piece> check_pieces(const char* op, const Sizes& sizes, std::span<const int64_t> cu_seqlens);
 
-// Matrices of states at the chunk borders, for one head of each sequence.
+// The number of state matrices at the chunk borders, for one head of each sequence.
 int64_t border_count(std::span<const Piece> pieces);
 
 inline int64_t saved_floats(std::span<const Piece> pieces, const Borders& borders) {
   return border_count(pieces) * borders.heads * borders.matrix();
 }
 
-// `borders` with the memory of `saved`, if there is any.
+// `borders` in the memory of `saved`, if there is any.
 template <class T>
 Borders check_borders(const char* op, std::span<const Piece> pieces, Borders borders, std::span<T> saved) {
   if (saved.data() == nullptr) return borders;
@@ -43,26 +43,27 @@ Borders check_borders(const char* op, std::span<const Piece> pieces, Borders bor
   return borders;
 }
 
-// Scratch memory of one thread.
+// The scratch memory of one thread.
 struct Scratch {
   Buffer<float> memory{Lifetime::scratch};
 };
 
-// Heads whose states, of so many floats each, fit in L2 and leave room for the rest; at least 1.
+// The number of heads whose states, of `state_floats` each, fit in L2 beside the other data; at least 1.
 int64_t heads_that_fit(int64_t state_floats);
 
-// How many of `heads`, a multiple of `group`, a thread should take at once, at most `most` or a group: as many as do
-// not make the busiest thread's work more. `sequences` have about the same length.
+// The number of heads (at most `most` or a group; `heads` is a multiple of `group`) that a thread should process
+// together: as many as possible without adding work to the busiest thread. The sequences have about equal length.
 int64_t heads_together(int64_t heads, int64_t group, int64_t most, int64_t sequences, int threads);
 
-// What is to be done: `heads` of every piece, whole groups of them at a time, `most` together if they are more.
+// The work: `heads` of every piece, in whole groups. A thread takes at most `most` heads at a time, or one group if
+// that is larger.
 struct Work {
   int64_t heads = 0, group = 1, most = 1;
   int64_t cost = 0;  // multiply-adds of a token and head; little work stays on one thread
 };
 
-// body(piece, heads, scratch) for all of it, with scratch_of(heads) floats of memory. A head is computed by one thread,
-// whatever heads are beside it, so results do not depend on their number.
+// Calls body(piece, heads, scratch) for all work, with scratch_of(heads) floats of memory. Each head is computed by one
+// thread, independently of other heads, so the results do not depend on their number.
 template <class ScratchOf, class Body>
 void for_each_task(std::span<const Piece> pieces, const Work& work, const ScratchOf& scratch_of, const Body& body) {
   constexpr int64_t kWorthThreads = 1 << 19;

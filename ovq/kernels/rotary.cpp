@@ -45,7 +45,7 @@ std::shared_ptr<const RotaryTable> rotary_table(int64_t chunk, int64_t dim, floa
       return tables.front().table;
     }
   }
-  // A sequence that grows token by token does not need a new table for each.
+  // Rounded up to a power of two, so that a sequence that grows token by token does not need a new table each time.
   const int64_t rows = std::min(chunk, static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(needed))));
   auto table = std::make_shared<RotaryTable>();
   *table = {chunk, dim, make_rows(1, rows, dim, base), make_rows(chunk + 1, rows, dim, base)};

@@ -19,7 +19,7 @@ struct RotaryTable {
   const float* current_row(int64_t row) const { return current.data() + row * dim; }
 };
 
-// A table for sequences of up to `tokens` tokens. Recently used ones are kept.
+// A table for sequences of up to `tokens` tokens. Recently used tables are cached.
 std::shared_ptr<const RotaryTable> rotary_table(int64_t chunk, int64_t dim, float base, int64_t tokens);
 
 }  // namespace ovq::kernels::detail

@@ -1,4 +1,4 @@
-// Sequences in a batch, one per entry or packed along time.
+// The sequences of a batch: one per entry, or packed along time.
 #pragma once
 
 #include <cstdint>
@@ -7,7 +7,7 @@
 
 namespace ovq::kernels {
 
-// A run of tokens of one batch entry: a whole entry, or one packed sequence.
+// The tokens of one batch entry, or of one packed sequence in it.
 struct Sequence {
   int64_t batch = 0, first = 0, length = 0;
 };

@@ -13,7 +13,7 @@ constexpr const char* kShortConvolution = "short_convolution";
 
 struct ConvolutionPlan {
   ConvolutionCall call;
-  std::vector<ConvolutionBlock> blocks;  // of a channel range one after the other
+  std::vector<ConvolutionBlock> blocks;  // one after the other within each range of channels
 };
 
 ConvolutionPlan plan_convolution(const ShortConvolutionInputs& in) {
@@ -58,7 +58,7 @@ void for_each_block(const ConvolutionPlan& plan, const Body& body) {
                [&](int64_t i, int thread) { body(plan.blocks[i], own[thread].memory.ensure(scratch)); });
 }
 
-// taps and bias: sums of the blocks' sums, in their order
+// Sums the blocks' gradients of taps and bias in the order of the blocks.
 void add_blocks(const ConvolutionPlan& plan, const ShortConvolutionGradients& gradients) {
   const int64_t channels = plan.call.x.dim, width = plan.call.width;
   std::vector<double> totals((width + 1) * channels, 0.0);

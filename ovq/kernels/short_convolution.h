@@ -1,7 +1,7 @@
-// Causal depthwise convolution over time, as the linear layers put it on queries, keys and values:
+// Causal depthwise convolution over time, as applied by the linear layers to queries, keys and values:
 //   y_t = f(bias + sum_j taps_j x_{t - width + 1 + j}),  zeros or carried inputs before the start
-// with f the identity or silu(z) = z / (1 + e^-z). Each channel has taps of its own.
-// Multiply-adds per element: width forward, three times that backward (one time to compute what f got again).
+// with f the identity or silu(z) = z / (1 + e^-z). Each channel has its own taps. Multiply-adds per element: width
+// forward, three times that backward (a third of it to recompute the input of f).
 #pragma once
 
 #include <cstdint>

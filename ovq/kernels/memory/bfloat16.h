@@ -1,5 +1,5 @@
-// bfloat16: the upper half of a float, with its range and 8 bits of precision. For storage only; what is computed is
-// computed in float.
+// bfloat16: the upper half of a float, with its range and 8 bits of precision. For storage only; all computation is in
+// float.
 #pragma once
 
 #include <bit>
@@ -15,7 +15,7 @@ struct Bfloat16 {
 
 inline float to_float(Bfloat16 x) { return std::bit_cast<float>(uint32_t{x.bits} << 16); }
 
-// The nearest, of two equally near the even one. NaN stays NaN.
+// Rounds to nearest, ties to even. NaN stays NaN.
 inline Bfloat16 to_bfloat16(float x) {
   const auto bits = std::bit_cast<uint32_t>(x);
   const uint32_t rounded = bits + 0x7fffu + (bits >> 16 & 1u);
@@ -26,7 +26,7 @@ inline Bfloat16 to_bfloat16(float x) {
 
 namespace detail {
 
-// to[i] <- f(from[i]); the rows do not overlap. In blocks that compile to a few vector instructions.
+// to[i] <- f(from[i]); the rows must not overlap. Works in blocks that compile to a few vector instructions.
 template <class From, class To, class F>
 inline void convert_row(const From* from, int64_t dim, To* to, const F& f) {
   constexpr int64_t kBlock = 16;

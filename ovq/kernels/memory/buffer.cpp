@@ -22,8 +22,8 @@ std::atomic<int64_t> peak_bytes{0};
 
 size_t whole_huge_pages(size_t bytes) { return (bytes + kHugePage - 1) / kHugePage * kHugePage; }
 
-// Huge pages mean fewer misses of the TLB, which a virtual machine pays for twice; but the kernel clears them when they
-// are first touched, which costs more than it saves if every call starts with new ones.
+// Huge pages cause fewer TLB misses, which cost twice as much in a virtual machine. But the system clears them when
+// they are first touched, which would cost more than it saves if every call started with new ones.
 void* allocate_huge(size_t bytes) {
   void* pointer = nullptr;
   if (posix_memalign(&pointer, kHugePage, bytes) != 0) throw std::bad_alloc();
@@ -37,7 +37,7 @@ class Pool {
   void* take(size_t bytes) {
     {
       const std::lock_guard lock(mutex_);
-      // A block up to twice as large will do.
+      // A block of up to twice the size is good enough.
       if (const auto at = blocks_.lower_bound(bytes); at != blocks_.end() && at->first <= 2 * bytes) {
         void* pointer = at->second;
         sizes_[pointer] = at->first;
@@ -63,7 +63,7 @@ class Pool {
           blocks_.emplace(bytes, pointer);
           bytes_ += bytes;
           return;
-        } catch (const std::bad_alloc&) {  // then it is freed
+        } catch (const std::bad_alloc&) {  // the block is freed instead
         }
       }
     }
@@ -85,7 +85,7 @@ class Pool {
  private:
   std::mutex mutex_;
   std::multimap<size_t, void*> blocks_;
-  std::map<void*, size_t> sizes_;  // of those in use
+  std::map<void*, size_t> sizes_;  // of the blocks in use
   size_t bytes_ = 0;
 };
 

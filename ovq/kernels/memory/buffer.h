@@ -1,5 +1,5 @@
-// 64-byte aligned, uninitialised memory. All that the kernels allocate in proportion to their inputs goes through here,
-// so that it can be counted.
+// 64-byte aligned, uninitialised memory. All kernel allocations that grow with the inputs go through here, so that they
+// can be counted.
 #pragma once
 
 #include <cstddef>
@@ -11,8 +11,8 @@ namespace ovq::kernels {
 
 struct MemoryUse {
   int64_t current = 0;  // bytes held by the kernels' buffers now (states included)
-  int64_t peak = 0;     // the most since reset_peak_memory()
-  int64_t kept = 0;     // bytes of freed scratch memory that wait for the next call; not part of `current`
+  int64_t peak = 0;     // the maximum since reset_peak_memory()
+  int64_t kept = 0;     // freed scratch memory kept for the next call; not part of `current`
 };
 MemoryUse memory_use();
 void reset_peak_memory();
@@ -54,7 +54,7 @@ class Buffer {
   }
   ~Buffer() { detail::deallocate(data_, size_ * sizeof(T), lifetime_); }
 
-  // At least `size` elements; what was there is lost when it grows.
+  // At least `size` elements; growing loses the content.
   T* ensure(int64_t size) {
     if (size > size_) {
       *this = Buffer(lifetime_);

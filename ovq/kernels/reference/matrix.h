@@ -1,4 +1,4 @@
-// Dense row-major matrices, and the few loops that the plain formulas are made of.
+// Dense row-major matrices and the basic loops of the plain formulas.
 #pragma once
 
 #include <algorithm>
@@ -57,7 +57,7 @@ void add_scaled(Scalar* y, Scalar factor, const Scalar* x, int64_t size) {
   for (int64_t i = 0; i < size; ++i) y[i] += factor * x[i];
 }
 
-// The rows from `first` on <- themselves + x
+// Adds x to the rows from `first` on.
 template <class Scalar>
 void add_rows(Matrix<Scalar>& matrix, int64_t first, const Matrix<Scalar>& x) {
   for (int64_t row = 0; row < x.rows; ++row) add_scaled(matrix[first + row], Scalar(1), x[row], x.columns);

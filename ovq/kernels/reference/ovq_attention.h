@@ -1,13 +1,13 @@
 // Plain loops of OVQ-attention, one kv head of one sequence with the query heads that read it: the twin of
-// ovq/kernels/ovq_attention.h. Keeps a dictionary per chunk, O(T / L * N * d), so that backward is the chain rule and
-// nothing else.
+// ovq/kernels/ovq_attention.h. Stores a dictionary per chunk, O(T / L * N * d), so that backward is a plain application
+// of the chain rule.
 //
 //   s_tj = beta * q_t . [D_k ; K_window]_j + [log counts ; log w]_j        w = 1 without weights
 //   lse_t = log sum_j exp(s_tj)
 //   o_t = sum_j exp(s_tj - lse_t) [D_v ; V_window]_j
 //
-// The window is the token's chunk up to itself; with rope also the chunk before, and then queries and window keys are
-// rotated by their position in the window (previous chunk 1 ... L, current L + 1 ... 2 L, centroids 0).
+// The window is the token's chunk up to itself. With rope it also includes the chunk before, and queries and window
+// keys are rotated by their position in the window (previous chunk 1 ... L, current L + 1 ... 2 L, centroids 0).
 #pragma once
 
 #include <cmath>
@@ -44,14 +44,15 @@ struct OvqHeadState {
 
 template <class Scalar>
 struct OvqHeadResult {
-  std::vector<Matrix<Scalar>> o;                    // [Hq / Hkv] of [T, dv]
-  std::vector<std::vector<Scalar>> lse;             // [Hq / Hkv] of [T]
-  std::vector<int32_t> assignments;                 // [pending + T]
-  OvqHeadState<Scalar> state;                       // after the last token
-  std::vector<OvqDictionary<Scalar>> dictionaries;  // as each chunk read it, from the first pending token's chunk on
+  std::vector<Matrix<Scalar>> o;         // [Hq / Hkv] of [T, dv]
+  std::vector<std::vector<Scalar>> lse;  // [Hq / Hkv] of [T]
+  std::vector<int32_t> assignments;      // [pending + T]
+  OvqHeadState<Scalar> state;            // after the last token
+  std::vector<OvqDictionary<Scalar>>
+      dictionaries;  // as read by each chunk, starting with the chunk of the first pending token
 };
 
-// Empty ones count as zero. Gradients of weights, and of the counts they add up to, are zero without weights.
+// Empty matrices count as zero. Without weights, the gradients of weights and counts are zero.
 template <class Scalar>
 struct OvqHeadStateGradients {
   Matrix<Scalar> keys, values, pending_keys, pending_values;
@@ -112,7 +113,7 @@ OvqHeadState<Scalar> load_state(const OvqState& state, int64_t batch, int64_t he
   return loaded;
 }
 
-// The pairs (i, i + dim / 2) turned by position * base^(-2 i / dim). Angles are double whatever the scalar.
+// Rotates the pairs (i, i + dim / 2) by position * base^(-2 i / dim). Angles are double for any scalar.
 template <class Scalar>
 std::vector<Scalar> rotate(const Scalar* row, int64_t dim, double position, double base) {
   std::vector<Scalar> rotated(dim);
@@ -125,7 +126,7 @@ std::vector<Scalar> rotate(const Scalar* row, int64_t dim, double position, doub
   return rotated;
 }
 
-// Pending and new tokens as one array that begins with a chunk, and what a query at one of them sees.
+// Pending and new tokens in one array that starts at a chunk, and what the query of a token sees.
 template <class Scalar>
 class OvqTokens {
  public:
@@ -151,7 +152,8 @@ class OvqTokens {
     return options_.rope ? std::max<int64_t>(chunk_begin(token) - options_.chunk, 0) : chunk_begin(token);
   }
 
-  // The chunk that is written once the one that begins with `begin` is complete, by its first token; -1 if none is.
+  // The first token of the chunk that is written after the chunk that starts at `begin` is complete; -1 if there is
+  // none.
   int64_t written_chunk(int64_t begin) const {
     if (begin + options_.chunk > size()) return -1;
     if (!options_.rope) return begin;
@@ -165,7 +167,7 @@ class OvqTokens {
             head_};
   }
 
-  // A row of `token`, key or query, as it takes part in the window of the chunk that begins with `begin`.
+  // A key or query of `token`, rotated for the window of the chunk that starts at `begin`.
   std::vector<Scalar> in_window(const Scalar* row, int64_t token, int64_t begin) const {
     return options_.rope ? rotate(row, keys.columns, position(token, begin), options_.rope_base)
                          : std::vector<Scalar>(row, row + keys.columns);
@@ -298,7 +300,7 @@ OvqRowGradients<Scalar> read_chunk_backward(const OvqHeadInputs<Scalar>& inputs,
   return d_rows;
 }
 
-// Gradients of sum(o * d_o) + sum(final state * d_final), the assignments held fixed.
+// Gradients of sum(o * d_o) + sum(final state * d_final) with fixed assignments.
 template <class Scalar>
 OvqHeadGradients<Scalar> ovq_attention_backward(const OvqHeadInputs<Scalar>& inputs,
                                                 const OvqHeadState<Scalar>& initial,

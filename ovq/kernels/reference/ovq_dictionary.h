@@ -1,5 +1,5 @@
-// Plain loops of how a chunk is written into the dictionary of one kv head. Which tokens join or found which centroids
-// is in ovq_founders.h, the gradient of the write in ovq_dictionary_backward.h.
+// Plain loops for writing a chunk to the dictionary of one kv head. ovq_founders.h decides which tokens join or found
+// which centroids; ovq_dictionary_backward.h has the gradient of the write.
 //
 //   counts' = counts + m,   m = sum_{t: a_t = n} w_t
 //   D'[n] = D[n] + rate[n] sum_{t: a_t = n} w_t (x_t - D[n]),   rate[n] = 1 / counts'[n] or a constant
@@ -21,10 +21,10 @@
 
 namespace ovq::kernels::reference {
 
-// What a write does to each row, other than what it adds: which rows it touches and how fast they move.
+// The effect of a write on each row apart from the added values: which rows change, and at which rate.
 struct OvqWritePlan {
   std::vector<double> counts;  // [n'] before the members joined
-  std::vector<double> joined;  // [n'] m: what the tokens that joined weigh (founders do not count)
+  std::vector<double> joined;  // [n'] m: the sum of the joined tokens' weights (founders do not count)
   std::vector<bool> touched;   // [n']
   std::vector<double> rate;    // [n']
 };
@@ -54,7 +54,7 @@ OvqWritePlan plan_write(const OvqDictionary<Scalar>& before, const OvqChunk<Scal
   return plan;
 }
 
-// D' = D + rate * sum w (x - D) for keys or for values. Founders start as their own row.
+// D' = D + rate * sum w (x - D) for keys or values. A founder starts with its own row.
 template <class Scalar>
 Matrix<Scalar> update_rows(Matrix<Scalar> rows, const Matrix<Scalar>& tokens, const std::vector<Scalar>& weights,
                            const std::vector<int32_t>& assignments, const OvqWritePlan& plan) {
@@ -73,7 +73,7 @@ Matrix<Scalar> update_rows(Matrix<Scalar> rows, const Matrix<Scalar>& tokens, co
   return rows;
 }
 
-// Rescales the touched rows to unit norm; a zero row stays.
+// Rescales the changed rows to unit norm; a zero row stays zero.
 template <class Scalar>
 void normalize_rows(Matrix<Scalar>& rows, const OvqWritePlan& plan) {
   for (int64_t n = 0; n < rows.rows; ++n) {
@@ -91,7 +91,7 @@ Matrix<Scalar> norms_of(const Matrix<Scalar>& rows) {
   return norms;
 }
 
-// With value_norms: what a dictionary's values stand for.
+// With value_norms: the means and norms that a dictionary's values represent.
 template <class Scalar>
 struct ValueMeans {
   Matrix<Scalar> means, norms;  // [n, dv], [n, 1]
@@ -111,7 +111,7 @@ struct ValueMeans {
     after.norms = update_rows(norms, norms_of(chunk.values), chunk.weights, assignments, plan);
     return after;
   }
-  // Whether row n has a length to be given another.
+  // Whether row n can be rescaled.
   bool has_length(int64_t n) const { return norms[n][0] > 0 && dot(means[n], means[n], means.columns) > 0; }
 };
 

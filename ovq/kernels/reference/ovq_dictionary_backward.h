@@ -1,4 +1,4 @@
-// Plain loops of the gradient of a write, the chain rule of ovq_dictionary.h.
+// Plain loops for the gradient of a write: the chain rule applied to ovq_dictionary.h.
 //
 //   g'[n] = (g''[n] - y (y . g''[n])) / |D_k'[n]| with y = D_k''[n]
 //   g[n] = (1 - m rate[n]) g'[n],   dx_t = w_t rate[n] g'[n] for the members, g[n] for the founder
@@ -27,7 +27,7 @@ struct OvqRowGradients {
       : keys(rows, key_dim), values(rows, value_dim), weights(rows), shrinkage(rows) {}
 };
 
-// gradient: of D' on entry, of D on return. Returns that of the chunk's tokens.
+// gradient: that of D' on entry, of D on return. Returns that of the chunk's tokens.
 template <class Scalar>
 Matrix<Scalar> update_rows_backward(Matrix<Scalar>& gradient, const std::vector<Scalar>& weights,
                                     const std::vector<int32_t>& assignments, const OvqWritePlan& plan,
@@ -47,8 +47,8 @@ Matrix<Scalar> update_rows_backward(Matrix<Scalar>& gradient, const std::vector<
   return d_tokens;
 }
 
-// What the rows `before` and `tokens` of a mean D' = (counts D + sum w x) / counts' add to the gradients of counts and
-// weights: (row - D') . g' / counts'
+// The contribution of the rows `before` and `tokens` of a mean D' = (counts D + sum w x) / counts' to the gradients of
+// counts and weights: (row - D') . g' / counts'
 template <class Scalar>
 void mean_weights_backward(const Matrix<Scalar>& before, const Matrix<Scalar>& tokens, const Matrix<Scalar>& after,
                            const Matrix<Scalar>& gradient, const std::vector<int32_t>& assignments,
@@ -66,7 +66,7 @@ void mean_weights_backward(const Matrix<Scalar>& before, const Matrix<Scalar>& t
   }
 }
 
-// gradient: of the rescaled rows on entry, of `rows` (not rescaled yet) on return.
+// gradient: that of the rescaled rows on entry, of `rows` (before rescaling) on return.
 template <class Scalar>
 void normalize_rows_backward(Matrix<Scalar>& gradient, const Matrix<Scalar>& rows, const OvqWritePlan& plan) {
   for (int64_t n = 0; n < rows.rows; ++n) {
@@ -88,7 +88,7 @@ void norms_backward(const Matrix<Scalar>& rows, const Matrix<Scalar>& d_norms, M
   }
 }
 
-// The same for the values alone, with value_norms.
+// The same for the values only, with value_norms.
 template <class Scalar>
 void write_values_backward(const OvqDictionary<Scalar>& before, const OvqChunk<Scalar>& chunk,
                            const std::vector<int32_t>& assignments, const OvqWritePlan& plan,
@@ -125,7 +125,7 @@ void write_values_backward(const OvqDictionary<Scalar>& before, const OvqChunk<S
   }
 }
 
-// gradient: of the dictionary after the write on entry, before it on return. Returns that of the chunk's tokens.
+// gradient: that of the dictionary after the write on entry, before it on return. Returns that of the chunk's tokens.
 template <class Scalar>
 OvqRowGradients<Scalar> write_chunk_backward(const OvqDictionary<Scalar>& before, const OvqChunk<Scalar>& chunk,
                                              const std::vector<int32_t>& assignments, const OvqOptions& options,
@@ -151,7 +151,7 @@ OvqRowGradients<Scalar> write_chunk_backward(const OvqDictionary<Scalar>& before
     }
     d_tokens.values = update_rows_backward(gradient.values, chunk.weights, assignments, plan, before.size());
   }
-  if (!options.weighted) {  // of what does not count
+  if (!options.weighted) {  // these do not exist without weights
     std::fill(d_counts.begin(), d_counts.end(), Scalar(0));
     std::fill(d_tokens.weights.begin(), d_tokens.weights.end(), Scalar(0));
   }

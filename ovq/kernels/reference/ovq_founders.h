@@ -1,5 +1,5 @@
-// The dictionary of one kv head, and plain loops of which tokens of a chunk found centroids in it and which centroids
-// the others join.
+// The dictionary of one kv head, and plain loops that decide which tokens of a chunk found centroids and which
+// centroids the others join.
 //
 //   n_new = clamp(target(t) - n, 0, L)
 //   a_t = argmax_n k_t . D_k[n], or t founds a centroid
@@ -86,7 +86,7 @@ Nearest<Scalar> nearest(const Scalar* key, const Matrix<Scalar>& centroids) {
   return best;
 }
 
-// Positions of the `count` smallest scores, earlier position on a tie, in ascending order.
+// Positions of the `count` smallest scores in ascending order; the earlier position on a tie.
 template <class Score>
 std::vector<int64_t> smallest(const std::vector<Score>& scores, int64_t count) {
   std::vector<int64_t> positions(scores.size());
@@ -97,22 +97,23 @@ std::vector<int64_t> smallest(const std::vector<Score>& scores, int64_t count) {
   return positions;
 }
 
-// How much a token of weight w wants to found a centroid: w (1 - s), a similarity above 1 counting as 1. What scores
-// the same is ordered by similarity, so that with weights of 1 the order is that of the similarities.
+// The priority of a token of weight w as a founder: w (1 - s), where a similarity s above 1 counts as 1. Ties are
+// ordered by similarity, so that with weights of 1 the order is that of the similarities.
 template <class Scalar>
 struct FounderScore {
   Scalar score, similarity;
 
   FounderScore(Scalar weight, Scalar similarity)
       : score(weight * std::max(Scalar(0), 1 - similarity)), similarity(similarity) {}
-  // Comes first
+  // Whether this one has priority.
   bool operator<(const FounderScore& other) const {
     return score > other.score || (score == other.score && similarity < other.similarity);
   }
 };
 
-// Farthest-first traversal: `next`, then again and again the key that comes before all others, in increasing order.
-// before(t, u, largest): whether key t does before u, where largest[t] is its similarity to the nearest chosen key.
+// Farthest-first traversal: `next`, then repeatedly the key with priority over all others. Returns positions in
+// increasing order. before(t, u, largest): whether key t has priority over u; largest[t] is its similarity to the
+// nearest chosen key.
 template <class Scalar, class Before>
 std::vector<int64_t> farthest_first(const Matrix<Scalar>& keys, int64_t count, int64_t next, Before&& before) {
   std::vector<int64_t> chosen;
@@ -132,7 +133,7 @@ std::vector<int64_t> farthest_first(const Matrix<Scalar>& keys, int64_t count, i
   return chosen;
 }
 
-// With weights: starts with the heaviest key, earlier on a tie, and goes on with the best score.
+// With weights: starts with the heaviest key, the earlier one on a tie, and continues with the best score.
 template <class Scalar>
 std::vector<int64_t> farthest_first(const Matrix<Scalar>& keys, const std::vector<Scalar>& weights, int64_t count) {
   const int64_t heaviest = std::max_element(weights.begin(), weights.end()) - weights.begin();
@@ -141,7 +142,7 @@ std::vector<int64_t> farthest_first(const Matrix<Scalar>& keys, const std::vecto
   });
 }
 
-// Without: starts with key 0 and goes on with the key least similar to the chosen ones.
+// Without weights: starts with key 0 and continues with the key least similar to those chosen.
 template <class Scalar>
 std::vector<int64_t> farthest_first(const Matrix<Scalar>& keys, int64_t count) {
   return farthest_first(
