@@ -1,5 +1,5 @@
-// Operations on one row of a head, which may be as short as 16 floats: in blocks that compile to a few vector
-// instructions. A call of memcpy, or a loop that first finds out whether its rows overlap, costs more than the work.
+// Operations on one row of a head, which may be as short as 16 floats, in blocks that compile to a few vector
+// instructions. Calling memcpy, or a loop that first checks whether its rows overlap, costs more than the work itself.
 #pragma once
 
 #include <cmath>
@@ -17,13 +17,13 @@ inline void copy_row(const float* from, int64_t dim, float* to) {
   if (i < dim) std::memcpy(to + i, from + i, (dim - i) * sizeof(float));
 }
 
-// A hint that the row will be read soon.
+// Prefetches a row that will be read soon.
 inline void fetch_row(const float* row, int64_t dim) {
   for (int64_t i = 0; i < dim; i += kRowBlock) __builtin_prefetch(row + i);
 }
 
-// f(i) for every element i of a row. What it reads and writes are elements i of rows that are the same or do not
-// overlap: so much the compiler has to be told, or it goes over the stack or compares addresses first.
+// f(i) for every element i of a row. It may only access element i of rows that are identical or do not overlap. Without
+// the pragma the compiler spills to the stack or compares addresses first.
 template <class F>
 inline void for_row(int64_t dim, const F& f) {
   int64_t i = 0;

@@ -7,7 +7,7 @@ namespace {
 
 constexpr const char* kSsd = "ssd";
 
-// Checked by the names that these inputs have here; linear attention has others for them.
+// Checks by these inputs' own names, since linear attention uses others.
 recurrence::LinearInputs ssd_inputs(const SsdInputs& in) {
   const auto check_heads = [&](const char* name, std::span<const float> x) {
     check(static_cast<int64_t>(x.size()) == in.x.heads, kSsd, name, " has ", x.size(), " elements; must have ",

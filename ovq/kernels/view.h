@@ -1,5 +1,5 @@
-// Raw strided views of tensors [batch, time, heads, dim]. The last dimension is contiguous; the others have any
-// stride, so that a slice, a transpose or an expanded tensor is read in place.
+// Raw strided views of tensors [batch, time, heads, dim]. The last dimension is contiguous and the others may have any
+// stride, so that slices, transposes and expanded tensors are read in place.
 #pragma once
 
 #include <cstdint>

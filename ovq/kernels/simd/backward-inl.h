@@ -4,8 +4,8 @@
 //   per tile             d_v <- d_v + P^T . d_o,  d_k <- d_k + dS^T . (beta q);  with weights d_log_count <- + sum dS
 //   at the end           d_q <- beta d_q',  d_beta <- d_beta + q . d_q'            delta = o . d_o per row
 //
-// Five products of the same register tile. The tiles of a block are independent but for d_q', which is summed in tile
-// order.
+// Five products with the same register tile. The tiles of a block are independent except for d_q', which is summed in
+// tile order.
 #if defined(OVQ_KERNELS_SIMD_BACKWARD_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef OVQ_KERNELS_SIMD_BACKWARD_INL_H_
 #undef OVQ_KERNELS_SIMD_BACKWARD_INL_H_
@@ -31,8 +31,8 @@ namespace hn = hwy::HWY_NAMESPACE;
 
 inline int64_t padded_to_panel(int64_t dim) { return round_up(dim, kPanel); }
 
-// A packed block. Panels have the rows in their lanes; columns [dim / kPanel][rows][kPanel] have elements of a row
-// there.
+// A packed block. Panels have the rows in their lanes; columns [dim / kPanel][rows][kPanel] have the elements of a row
+// in their lanes.
 struct PackedBlock {
   int64_t panels, rows;  // rows padded to whole panels
   float *q, *d_o;        // [panels][dim][kPanel]
@@ -61,8 +61,8 @@ struct PackedBlock {
   }
 };
 
-// P and dS of a tile lie as [key][row], so that both the rows (as lanes) and the keys (as broadcasts) can be summed
-// over. A multiple of 128 floats would put all keys into the same few sets of L1.
+// P and dS of a tile as [key][row], so that sums over both rows (as lanes) and keys (as broadcasts) are possible. With
+// a stride of 128 floats all keys would map to the same few sets of L1.
 inline constexpr int64_t kWeightStride = kBlockRows + 16;
 
 // columns[:, row, :] <- factor * from
@@ -93,7 +93,7 @@ HWY_NOINLINE void backward_pack(const BackwardBlock& block, Workspace& shared) {
   const Reading& reading = *block.reading;
   const int64_t key_dim = reading.key_dim, value_dim = reading.value_dim;
   const PackedBlock packed(block, shared.packed.ensure(PackedBlock::floats(reading)));
-  // What fills up a vector of columns is multiplied along.
+  // The padding of a column vector takes part in the products.
   constexpr int64_t kUnit = kHalves ? kLanes : kPanel;
   if (key_dim % kUnit != 0) {
     std::memset(packed.beta_q_columns, 0, packed.rows * padded_to_panel(key_dim) * sizeof(float));
@@ -118,7 +118,7 @@ HWY_NOINLINE void backward_pack(const BackwardBlock& block, Workspace& shared) {
       o[lane] = real ? block.o.at(row, reading.group) : zeros;
       d_o[lane] = real ? block.d_o.at(row, reading.group) : zeros;
       packed.scale[p * kPanel + lane] = real ? reading.beta_of(row) * kLog2E : 0.0f;
-      // 2^(s - lse) is zero in the lanes without a row.
+      // 2^(s - lse) is zero in lanes without a row.
       packed.lse[p * kPanel + lane] = real ? *block.lse.at(row, reading.group) * kLog2E : 1e30f;
     }
     float* d_o_panel = packed.d_o + p * value_dim * kPanel;
@@ -134,8 +134,8 @@ HWY_NOINLINE void backward_pack(const BackwardBlock& block, Workspace& shared) {
   }
 }
 
-// P and dS of one panel and the keys [begin, end) of a tile, for the slice's vectors from `vector` on, in the panel's
-// lanes of the weights
+// P and dS of one panel and the keys [begin, end) of a tile, for the slice's vectors from `vector` on, stored in the
+// panel's lanes of the weights.
 template <class S>
 HWY_NOINLINE void probabilities(const Reading& reading, const PackedBlock& packed, int64_t panel, int vector,
                                 const KeyRun& run_of_keys, int64_t tile, int64_t begin, int64_t end,
@@ -156,7 +156,7 @@ HWY_NOINLINE void probabilities(const Reading& reading, const PackedBlock& packe
     ahead.fetch();
     const int64_t key = begin + first;
     const int64_t index = tile + key;
-    // Copies, as in the forward: they stay in registers.
+    // Copies, as in the forward, so that they stay in registers.
     const float* const biases = keys.log_counts == nullptr ? kNoBias : keys.log_counts + index;
     const float *const scale_of = scale, *const lse_of = lse;
     float* const p_run = p + key * kWeightStride;
@@ -189,7 +189,7 @@ HWY_NOINLINE void probabilities(const Reading& reading, const PackedBlock& packe
   });
 }
 
-// A vector's weights <- 0 where a row may not see the key
+// Sets a vector's weights to 0 where a row may not see the key.
 HWY_NOINLINE void mask_weights(const TileRange& range, int x, float* p, float* ds) {
   const PanelTag d;
   const VectorRange& vector = range.vectors[x];
@@ -203,7 +203,7 @@ HWY_NOINLINE void mask_weights(const TileRange& range, int x, float* p, float* d
   }
 }
 
-// A vector's weights of the keys [begin, end) <- 0
+// Sets a vector's weights of the keys [begin, end) to 0.
 HWY_INLINE void clear_weights(int x, int64_t begin, int64_t end, float* p, float* ds) {
   const PanelTag d;
   for (int64_t key = begin; key < end; ++key) {
@@ -244,7 +244,7 @@ HWY_NOINLINE void query_gradient(const KeyRun& keys, int64_t tile, const TileRan
   });
 }
 
-// Which rows of a block see the keys of a tile: in the window the rows whose keys begin and end there.
+// The rows of a block that see the keys of a tile: in the window, the rows whose visible keys begin and end there.
 struct KeyRows {
   const Reading* reading;
   int64_t first_row, rows;  // of the block
@@ -327,7 +327,8 @@ HWY_NOINLINE void backward_tile(const BackwardBlock& block, const Workspace& sha
   const int64_t count = std::min(size, read_end - tile);
   float* p = own.scores.ensure(2 * size * kWeightStride);
   float* ds = p + size * kWeightStride;
-  // While the probabilities are computed, the gradients they go to are fetched; while those are summed, the next tile.
+  // While the probabilities are computed, their gradients' destination is fetched; while the gradients are summed, the
+  // next tile.
   const bool far = beyond_cache(reading, in_dictionary ? keys.count : read_end - block.window_begin(), 2);
   const int64_t runs = count / kRun;
   Ahead gradients_ahead, keys_ahead;
@@ -336,7 +337,7 @@ HWY_NOINLINE void backward_tile(const BackwardBlock& block, const Workspace& sha
     gradients_ahead.add(reading, sums, tile - gradient.first, count);
     keys_ahead.add(reading, keys, tile + count, std::min(size, read_end - tile - count));
   }
-  // With a dictionary, the tiles of the window add nothing to what its own fetch.
+  // With a dictionary, the tiles of the window add nothing to its prefetches.
   if (in_dictionary || block.dictionary_tiles() == 0) {
     const int64_t first = in_dictionary ? 0 : block.window_begin();
     keys_ahead.add_share(block.upcoming, tile - first, tile - first + count, read_end - first);
@@ -360,7 +361,7 @@ HWY_NOINLINE void backward_tile(const BackwardBlock& block, const Workspace& sha
     for (int x = 0; x * kLanes < used_lanes(rows); ++x) {
       const VectorRange& vector = range.vectors[x];
       if (vector.masked()) mask_weights(range, x, panel_p, panel_ds);
-      // A run of keys may reach beyond what the vector sees.
+      // A run of keys may extend beyond what the vector sees.
       clear_weights(x, std::max<int64_t>(0, vector.begin - kRun), vector.begin, panel_p, panel_ds);
       clear_weights(x, vector.end, std::min(count, vector.end + kRun), panel_p, panel_ds);
       if (vector.empty() && !add) {

@@ -1,4 +1,4 @@
-// Decays e^g inside of a chunk, and what chunks of all recurrences load and store.
+// The decays e^g within a chunk, and loading and storing chunks for all recurrences.
 #if defined(OVQ_KERNELS_SIMD_DECAYS_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef OVQ_KERNELS_SIMD_DECAYS_INL_H_
 #undef OVQ_KERNELS_SIMD_DECAYS_INL_H_
@@ -20,7 +20,7 @@ namespace HWY_NAMESPACE {
 
 HWY_INLINE Vector exp2(Vector x) { return detail::HWY_NAMESPACE::exp2(Tag(), x); }
 
-// Rows of one head in one sequence.
+// The rows of one head in one sequence.
 template <class T>
 struct Series {
   T* data = nullptr;
@@ -35,8 +35,8 @@ HWY_INLINE Series<T> series(const Strided<T>& view, const Run& sequence, int64_t
   return {view.row(sequence.batch, sequence.first, head), view.time_stride, view.past_caches};
 }
 
-// With G_i the sum of g up to token i. The sums are kept in double and as two floats each: differences of them are what
-// counts, and after one strong decay a float would have lost the weak ones.
+// G_i is the sum of g up to token i. The sums are computed in double and stored as two floats each: only their
+// differences matter, and after one strong decay a single float would have lost the weak ones.
 struct Decays {
   alignas(64) float high[kChunk], low[kChunk];  // G_i log2(e) = high + low
   alignas(64) float from_start[kChunk];         // e^G_i
@@ -67,8 +67,8 @@ HWY_INLINE void fill_decays(int64_t n, const Gate& g, Decays& decays) {
   decays.total = decays.from_start[n - 1];
 }
 
-// Square matrices have rows of kChunk floats. body(i, j, pair) for kLanes pairs of tokens (i, j ...) at a time, with
-// pair = e^(G_i - G_j), zero for tokens after i; all columns up to the padding.
+// Square matrices have rows of kChunk floats. Calls body(i, j, pair) for kLanes pairs of tokens (i, j ...) at a time,
+// where pair = e^(G_i - G_j), zero for tokens after i. Covers all columns including the padding.
 template <class Body>
 HWY_INLINE void for_pairs(const Decays& decays, int64_t n, const Body& body) {
   const Tag d;
@@ -85,8 +85,8 @@ HWY_INLINE void for_pairs(const Decays& decays, int64_t n, const Body& body) {
   }
 }
 
-// pairs [n, kChunk] <- left right for tokens up to the row's; right of them it may be anything. `right` holds a token's
-// numbers in a column, [depth, kChunk].
+// pairs [n, kChunk] <- left right for tokens up to the row's own; entries to the right of it are undefined. `right` has
+// a token's numbers in a column, [depth, kChunk].
 HWY_INLINE void multiply_pairs(int64_t n, const float* left, ptrdiff_t left_stride, const float* right, int64_t depth,
                                float* pairs) {
   multiply({.rows = n,
@@ -97,7 +97,7 @@ HWY_INLINE void multiply_pairs(int64_t n, const float* left, ptrdiff_t left_stri
             .lower = true});
 }
 
-// Tokens of the chunk that begins with `first`
+// The number of tokens of the chunk that begins with `first`.
 HWY_INLINE int64_t chunk_length(const Run& sequence, int64_t first) {
   const int64_t left = sequence.length - first;
   return left < 0 ? 0 : left < kChunk ? left : kChunk;
@@ -115,7 +115,8 @@ HWY_INLINE void store_rows(const float* matrix, int64_t n, int64_t size, float f
   for (int64_t i = 0; i < n; ++i) store_row(matrix + i * padded(size), size, factor, to[first + i], to.past_caches);
 }
 
-// A state [rows, state_stride(columns)] from a view [sequences, rows, heads, columns]; zeros where there is none.
+// Loads a state [rows, state_stride(columns)] from a view [sequences, rows, heads, columns]; zeros if the view is
+// absent.
 HWY_INLINE void load_state(const Strided<const float>& view, int64_t index, int64_t head, int64_t rows, int64_t columns,
                            float* state) {
   if (view.data == nullptr) {
@@ -133,7 +134,7 @@ HWY_INLINE void store_state(const float* state, int64_t rows, int64_t columns, c
     store_row(state + i * state_stride(columns), columns, 1.0f, view.row(index, i, head));
 }
 
-// border <- state of so many floats, where borders are wanted
+// border <- state of `floats` floats, unless border is null.
 HWY_INLINE void keep_state(const float* state, float* border, int64_t floats) {
   if (border != nullptr) std::memcpy(border, state, floats * sizeof(float));
 }
@@ -148,13 +149,13 @@ HWY_INLINE double state_dot(const float* a, const float* b, int64_t rows, int64_
   return sum;
 }
 
-// Brings rows of the next chunk into L2 while this one is computed, a share of them with every call. Fetched all at
-// once, they would exceed the misses that a core can have under way. On a Xeon whose last-level cache holds the tensors
+// Prefetches rows of the next chunk into L2 while the current one is computed, some of them with every call. All at
+// once would exceed the cache misses that a core can have in flight. On a Xeon whose last-level cache holds the tensors
 // (260 MB) it made no difference: 62.6 against 63.4 ms forward, 162 against 161 ms backward (gated delta rule, T
 // 16384).
 class Ahead {
  public:
-  // Rows that are added from now on are fetched by that many calls.
+  // Rows added from now on are fetched over `calls` calls.
   void restart(int64_t calls) {
     count_ = 0;
     calls_ = calls;
@@ -189,7 +190,7 @@ class Ahead {
 
 HWY_NOINLINE void multiply(const Product& product, Ahead& ahead) { multiply_tiles(product, ahead); }
 
-// From gradients by the sums G to those by g, in place.
+// Turns the gradients of the sums G into those of g, in place.
 HWY_INLINE void sum_to_end(double* sums, int64_t n) {
   for (int64_t i = n - 2; i >= 0; --i) sums[i] += sums[i + 1];
 }

@@ -1,10 +1,10 @@
-// Products and triangular solves of the small dense matrices that chunks of a recurrence are made of.
+// Products and triangular solves of small dense matrices, the building blocks of a recurrence's chunks.
 //
 //   out <- factor * start + diag(first_factors) left_1 right_1 + left_2 right_2 + left_3 right_3
 //
-// A left matrix is read one number at a time and broadcast, so that it may lie transposed; a right one is row-major and
-// read in vectors. Columns are padded with zeros to whole multiples of kPad, rows and depths are not. A register tile
-// of 6 x 4 vectors (6 x 2 where there are 16 registers) needs 10 (8) loads for 24 (12) multiply-adds.
+// A left matrix is read one number at a time and broadcast, so it may be transposed. A right matrix is row-major and
+// read in vectors. Columns are padded with zeros to multiples of kPad; rows and depths are not padded. A register tile
+// of 6 x 4 vectors (6 x 2 with 16 registers) needs 10 (8) loads for 24 (12) multiply-adds.
 #if defined(OVQ_KERNELS_SIMD_DENSE_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef OVQ_KERNELS_SIMD_DENSE_INL_H_
 #undef OVQ_KERNELS_SIMD_DENSE_INL_H_
@@ -34,7 +34,7 @@ inline constexpr int kTileVectors = 2;
 #endif
 inline constexpr int kSolveRows = 4;
 
-// acc <- acc + b a, and a vector that stays where it is: see matmul-inl.h, GCC 12 does worse by itself.
+// acc <- acc + b a with both factors unchanged: see matmul-inl.h; GCC 12 generates worse code without it.
 HWY_INLINE void fused_add(Vector b, Vector a, Vector& acc) {
 #if HWY_TARGET == HWY_AVX2 && HWY_COMPILER_GCC
   __asm__("vfmadd231ps %2, %1, %0" : "+x"(acc.raw) : "x"(b.raw), "x"(a.raw));
@@ -56,7 +56,7 @@ HWY_INLINE Vector keep_in_register(Vector vector) {
   return vector;
 }
 
-// Which elements of a square left matrix are not zero: all, those with depth <= row, those with depth >= row.
+// The nonzero elements of a square left matrix: all, those with depth <= row, or those with depth >= row.
 enum class Part { whole, lower, upper };
 
 struct Term {
@@ -81,15 +81,15 @@ struct Product {
   int64_t rows = 0, columns = 0;
   float* out = nullptr;
   ptrdiff_t out_stride = 0;
-  Term first = {}, second = {}, third = {};  // those of depth 0 do not count
+  Term first = {}, second = {}, third = {};  // terms of depth 0 are ignored
   const float* start = nullptr;              // nullptr: zeros
   ptrdiff_t start_stride = 0;
   float factor = 1;
   const float* first_factors = nullptr;  // nullptr: ones
-  float* copy = nullptr;                 // a second place for the result, with rows as far apart; nullptr: none
-  bool past_caches = false;              // writes the result, or its copy if there is one, past the caches
-  bool lower = false;  // only the columns up to the row are wanted; what is right of them may be anything
-  // Rows of which first_factors, `lower` and Part::lower speak; nullptr: in order from 0. Ascending.
+  float* copy = nullptr;                 // a second destination with the same row stride; nullptr: none
+  bool past_caches = false;              // writes the result, or the copy if there is one, bypassing the caches
+  bool lower = false;                    // only the columns up to the row are needed; the others are undefined
+  // The row numbers for first_factors, `lower` and Part::lower, ascending; nullptr: 0, 1, ...
   const int64_t* index = nullptr;
 
   HWY_INLINE int64_t index_of(int64_t row) const { return index == nullptr ? row : index[row]; }
@@ -252,7 +252,7 @@ struct NothingAhead {
   void fetch() {}
 };
 
-// `ahead` fetches something with every few tiles.
+// `ahead` prefetches something every few tiles.
 template <class Ahead>
 HWY_INLINE void multiply_tiles(const Product& product, Ahead& ahead) {
   const int64_t all = product.columns / kLanes;

@@ -1,5 +1,4 @@
-// Rows of the small dense matrices that chunks of a recurrence are made of: transposed, summed, scaled, from tensors
-// and to them.
+// Operations on rows of small dense matrices: transpose, sum, scale, load from tensors and store to them.
 #if defined(OVQ_KERNELS_SIMD_DENSE_ROWS_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef OVQ_KERNELS_SIMD_DENSE_ROWS_INL_H_
 #undef OVQ_KERNELS_SIMD_DENSE_ROWS_INL_H_
@@ -20,7 +19,7 @@ namespace HWY_NAMESPACE {
 #if HWY_TARGET != HWY_SCALAR
 using Quad = hn::FixedTag<float, 4>;
 
-// Four floats of each row from, from + 4 stride, from + 8 stride ..., as many as fit
+// Four floats of each row at from, from + 4 stride, from + 8 stride ..., for as many rows as fit.
 template <class D>
 HWY_INLINE hn::Vec<D> load_quads(D tag, const float* from, ptrdiff_t stride) {
   if constexpr (hn::MaxLanes(D()) == 4) {
@@ -32,7 +31,7 @@ HWY_INLINE hn::Vec<D> load_quads(D tag, const float* from, ptrdiff_t stride) {
   }
 }
 
-// to[j][i] <- from[i][j] for i < lanes and j < `columns`, at most 4; four columns of `from` are there.
+// to[j][i] <- from[i][j] for i < lanes and j < `columns`, at most 4; reads four columns of `from`.
 template <class D>
 HWY_INLINE void transpose_block(D tag, const float* HWY_RESTRICT from, ptrdiff_t from_stride, int64_t columns,
                                 float* HWY_RESTRICT to, ptrdiff_t to_stride) {
@@ -51,7 +50,7 @@ HWY_INLINE void transpose_block(D tag, const float* HWY_RESTRICT from, ptrdiff_t
 }
 #endif
 
-// to[j][i] <- from[i][j] for i < rows, j < columns; the rest of the padded rows of `to` is zero.
+// to[j][i] <- from[i][j] for i < rows, j < columns; fills the rest of the padded rows of `to` with zeros.
 HWY_NOINLINE void transpose(const float* HWY_RESTRICT from, ptrdiff_t from_stride, int64_t rows, int64_t columns,
                             float* HWY_RESTRICT to, ptrdiff_t to_stride) {
   int64_t whole = 0;
@@ -103,7 +102,7 @@ HWY_INLINE void load_row(const float* from, int64_t size, float factor, float* H
   for (const int64_t end = padded(size); j < end; ++j) to[j] = 0.0f;
 }
 
-// to <- factor * from over `size` numbers, the padding left out; past the caches only whole vectors
+// to <- factor * from over `size` numbers without padding; bypasses the caches only for whole vectors.
 HWY_INLINE void store_row(const float* HWY_RESTRICT from, int64_t size, float factor, float* to,
                           bool past_caches = false) {
   const Tag d;

@@ -1,6 +1,6 @@
-// 2^x in float: relative error below 1.7e-7 for x in [-126, 127], 0 below -127 (and for -inf) and next to nothing in
-// between, NaN for NaN, exactly 1 at 0: what a float softmax needs, and no more. A polynomial of degree 5; with AVX-512
-// a table of 32 and one of degree 2: ten instructions instead of twelve.
+// 2^x in float, as accurate as a float softmax needs: relative error below 1.7e-7 for x in [-126, 127], 0 below -127
+// (and for -inf), almost 0 between -127 and -126, NaN for NaN, exactly 1 at 0. A polynomial of degree 5; with AVX-512 a
+// table of 32 and one of degree 2: ten instructions instead of twelve.
 #if defined(OVQ_KERNELS_SIMD_EXP2_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef OVQ_KERNELS_SIMD_EXP2_INL_H_
 #undef OVQ_KERNELS_SIMD_EXP2_INL_H_
@@ -19,7 +19,7 @@ namespace hn = hwy::HWY_NAMESPACE;
 
 #if HWY_TARGET == HWY_AVX3
 
-// Bits of 2^(j / 32), less j << 18
+// The bits of 2^(j / 32) minus j << 18.
 alignas(64) inline constexpr int32_t kExp2Table[32] = {
     0x3F800000, 0x3F7ECD87, 0x3F7DAAC3, 0x3F7C980F, 0x3F7B95C2, 0x3F7AA43A, 0x3F79C3D3, 0x3F78F4F0,
     0x3F7837F0, 0x3F778D3A, 0x3F76F532, 0x3F767043, 0x3F75FED7, 0x3F75A15B, 0x3F75583F, 0x3F7523F6,
@@ -28,9 +28,11 @@ alignas(64) inline constexpr int32_t kExp2Table[32] = {
 
 HWY_INLINE hn::Vec512<float> exp2(hn::Full512<float> d, hn::Vec512<float> x) {
   const hn::Full512<int32_t> di;
-  // 2^-127 has a zero exponent, which makes it 0 below. NaN stays: of two operands x86's maximum then takes the second.
+  // 2^-127 has a zero exponent, so results below it are 0. The order of operands keeps NaN: x86's maximum returns the
+  // second.
   x = hn::Max(hn::Set(d, -127.0f), x);
-  // Adding 1.5 * 2^18 leaves round(32 x) in the low bits of the sum: five for the table, the others the exponent.
+  // Adding 1.5 * 2^18 leaves round(32 x) in the low bits of the sum: five bits index the table, the rest is the
+  // exponent.
   const auto magic = hn::Set(d, 393216.0f);
   const auto shifted = hn::Add(x, magic);
   const auto fraction = hn::Sub(x, hn::Sub(shifted, magic));  // in [-1/64, 1/64]
@@ -47,8 +49,8 @@ HWY_INLINE hn::Vec512<float> exp2(hn::Full512<float> d, hn::Vec512<float> x) {
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE V exp2(D d, V x) {
   const hn::RebindToSigned<D> di;
-  // 2^-127 has a zero exponent, which makes it 0 below. NaN must stay NaN: of two operands x86's maximum then takes the
-  // second, elsewhere Max may drop it.
+  // 2^-127 has a zero exponent, so results below it are 0. NaN must stay NaN: x86's maximum returns the second operand
+  // then, elsewhere Max may drop NaN.
   const V lowest = hn::Set(d, -127.0f);
 #if HWY_ARCH_X86 && HWY_TARGET != HWY_SCALAR && HWY_TARGET != HWY_EMU128
   x = hn::Max(lowest, x);
@@ -65,7 +67,7 @@ HWY_INLINE V exp2(D d, V x) {
   p = hn::MulAdd(p, fraction, hn::Set(d, 0x1.ebf9bb8aa9d5dp-3f));
   p = hn::MulAdd(p, fraction, hn::Set(d, 0x1.62e429203835ap-1f));
   p = hn::MulAdd(p, fraction, hn::Set(d, 1.0f));
-  // A product, not an addition to the exponent: NaN stays NaN.
+  // Multiplies instead of adding to the exponent, so that NaN stays NaN.
   const auto exponent = hn::Add(hn::ShiftLeft<23>(hn::BitCast(di, shifted)), hn::Set(di, 127 << 23));
   return hn::Mul(p, hn::BitCast(d, exponent));
 }

@@ -1,5 +1,5 @@
-// Forward of a few rows (decode). The keys are read once, in order, and the vector lanes hold keys instead of rows;
-// each row sees the same operations in the same order as in a panel, so the result has the same bits.
+// Forward of a few rows (decode). The keys are read once, in order, and the vector lanes hold keys instead of rows.
+// Each row sees the same operations in the same order as in a panel, so the result is the same, bit for bit.
 //
 // Bound by memory: (dk + dv) elements per key. First all scores, then the softmax (scalars per tile), then the values.
 #if defined(OVQ_KERNELS_SIMD_FEW_ROWS_INL_H_) == defined(HWY_TARGET_TOGGLE)
@@ -34,8 +34,8 @@ struct RowSoftmax {
   float max = kLowest, sum = 0.0f;
 };
 
-// scores <- p of the keys [begin, end), as softmax_tile does; returns 2^(m - m'). The sum is bound by the latency of
-// its additions: meanwhile values are fetched, a line per key.
+// scores <- p of the keys [begin, end), as in softmax_tile; returns 2^(m - m'). The sum is bound by the latency of
+// additions; meanwhile values are prefetched, a line per key.
 template <class T>
 HWY_NOINLINE float softmax_row(RowSoftmax& state, float* HWY_RESTRICT scores, int64_t begin, int64_t end,
                                RowsAhead<T> values) {
@@ -65,7 +65,7 @@ HWY_NOINLINE float softmax_row(RowSoftmax& state, float* HWY_RESTRICT scores, in
     for (int64_t i = 0; i < end - key; ++i) sum += lanes[i];
     std::memcpy(scores + key, lanes, (end - key) * sizeof(float));
   }
-  // MulAdd, so that it rounds as the panel's does.
+  // MulAdd, to round as the panel does.
   hn::Store(hn::MulAdd(hn::Set(d, state.sum), hn::Set(d, rescale), hn::Set(d, sum)), d, lanes);
   state = {max, lanes[0]};
   return rescale;
@@ -92,7 +92,7 @@ HWY_NOINLINE void accumulate_row(const float* p, const T* values, int64_t stride
   }
 }
 
-// The queries of one head on their way through its keys, and keys to search its dictionary for: R rows in all.
+// The queries of one head with the keys that search its dictionary, R rows in all, as they go through the head's keys.
 template <int R>
 class FewRows {
  public:
@@ -101,10 +101,11 @@ class FewRows {
   }
   static int64_t score_floats(const ForwardBlock& block) {
     const int64_t last = block.rows == 0 ? -1 : block.reading->last(block.first_row + block.rows - 1);
-    return round_up(block.reading->dictionary.count + last + 1 + kKeyGroup, kKeyGroup);  // whole groups are written
+    return round_up(block.reading->dictionary.count + last + 1 + kKeyGroup,
+                    kKeyGroup);  // scores are written in whole groups
   }
 
-  // `rows` has row_floats(), `scores` score_floats() for each query.
+  // `rows` has row_floats() floats, `scores` score_floats() for each query.
   void begin(const ForwardBlock& block, float* rows, float* scores) {
     block_ = &block;
     const Reading& reading = *block.reading;
@@ -134,7 +135,7 @@ class FewRows {
     }
   }
 
-  // All of the dictionary.
+  // Scores the whole dictionary.
   void score_dictionary() {
     const KeyRun& keys = block_->reading->dictionary;
     with_stored(keys, [&](const auto* stored, const auto*) HWY_ATTR { score(keys, stored, 0, keys.count, 0); });
@@ -152,14 +153,15 @@ class FewRows {
 
   int64_t window_begin() const { return block_->reading->first(block_->first_row); }
   int64_t window_end() const { return block_->reading->last(block_->first_row + queries_ - 1) + 1; }
-  // Of the window's keys [begin, end) those that some query sees, begin a multiple of kKeyGroup behind window_begin().
+  // Scores those of the window's keys [begin, end) that some query sees; begin - window_begin() is a multiple of
+  // kKeyGroup.
   void score_window(int64_t begin, int64_t end) {
     const KeyRun& keys = block_->reading->window;
     with_stored(keys, [&](const auto* stored, const auto*) HWY_ATTR {
       score(keys, stored, begin, std::min(end, window_end()), block_->reading->dictionary.count);
     });
   }
-  // Of the window's keys [begin, end) those that a query sees, in one step of the running softmax, as panels do it.
+  // Reads those of the window's keys [begin, end) that a query sees, in one step of the running softmax, as panels do.
   void read_window(int64_t begin, int64_t end) {
     const Reading& reading = *block_->reading;
     with_stored(reading.window, [&](const auto*, const auto* stored) HWY_ATTR {
@@ -196,8 +198,8 @@ class FewRows {
     f(keys.keys, keys.values);
   }
 
-  // Scores of the keys [begin, end) of a run, `offset` behind the first; in the dictionary the nearest key of the
-  // searched rows too.
+  // Scores the keys [begin, end) of a run, storing them `offset` after the first. In the dictionary it also finds the
+  // nearest key of the searched rows.
   template <class T>
   HWY_NOINLINE void score(const KeyRun& keys, const T* stored, int64_t begin, int64_t end, int64_t offset) {
     const PanelTag d;
@@ -209,7 +211,7 @@ class FewRows {
       const int64_t count = std::min(kKeyGroup, end - key);
       const float* bias = few;
       if (keys.log_counts != nullptr) {
-        hwy::Prefetch(keys.log_counts + key + kKeyGroup);  // read too seldom for the hardware to do it
+        hwy::Prefetch(keys.log_counts + key + kKeyGroup);  // the hardware does not prefetch such rare reads
         if (count < kKeyGroup) std::memcpy(few, keys.log_counts + key, count * sizeof(float));
         if (count == kKeyGroup) bias = keys.log_counts + key;
       }
@@ -224,7 +226,7 @@ class FewRows {
     }
   }
 
-  // Compares a searched row with the keys [key, key + count), of which few are nearer than all before them.
+  // Compares a searched row with the keys [key, key + count); only few are nearer than all keys before them.
   HWY_INLINE void find_nearest(int r, const float (&similarity)[kKeyGroup], int64_t key, int64_t count) const {
     const PanelTag d;
     float& best = block_->best_similarity[r];
@@ -238,7 +240,7 @@ class FewRows {
     }
   }
 
-  // A step of the running softmax of query r.
+  // One step of the running softmax of query r.
   template <class T>
   HWY_NOINLINE void read(int r, const KeyRun& keys, const T* values, int64_t begin, int64_t end, int64_t offset) {
     if (begin >= end) return;
@@ -257,8 +259,8 @@ class FewRows {
   RowSoftmax softmax_[R];
 };
 
-// Blocks of R rows each, of heads that go through their windows together, a tile of keys at a time: where rows of other
-// heads lie between those of one, it alone is on as many pages as all of them.
+// Processes blocks of R rows each, of several heads that go through their windows together, a tile of keys at a time.
+// If heads are interleaved in memory, a single head touches as many pages as all of them.
 template <int R>
 HWY_NOINLINE void forward_few_rows(std::span<const ForwardBlock> blocks, Workspace& workspace) {
   FewRows<R> heads[kFewHeads];

@@ -1,12 +1,12 @@
-// Forward of a block of rows: one pass over tiles of keys serves the running softmax of the queries and the search for
-// the nearest centroid.
+// Forward of a block of rows: one pass over tiles of keys computes both the running softmax of the queries and the
+// search for the nearest centroid.
 //
 //   per tile and panel    s <- beta log2(e) q . k + log2(count)      masked to what each row may see
 //                         m' <- max(m, max s),  p <- 2^(s - m')
 //                         l <- l 2^(m - m') + sum p,  out <- out 2^(m - m') + p . v
 //   at the end            o <- out / l,  lse <- (m + log2 l) ln 2
 //
-// Reads per tile of c keys: c (dk + dv) floats for up to 128 rows; nothing is written but the panels' own state.
+// Reads c (dk + dv) floats per tile of c keys for up to 128 rows; writes only the panels' own state.
 #if defined(OVQ_KERNELS_SIMD_FORWARD_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef OVQ_KERNELS_SIMD_FORWARD_INL_H_
 #undef OVQ_KERNELS_SIMD_FORWARD_INL_H_
@@ -36,10 +36,10 @@ namespace hn = hwy::HWY_NAMESPACE;
 
 inline constexpr float kLog2E = 1.44269504088896340736f;
 inline constexpr float kLn2 = 0.693147180559945309417f;
-// Where the running maximum starts: below every score, and finite, so that nothing becomes inf - inf.
+// The initial running maximum: below every score, but finite to avoid inf - inf.
 inline constexpr float kLowest = std::numeric_limits<float>::lowest();
 
-// Whether the values of the keys [begin, end) have neither inf nor NaN.
+// Whether the values of the keys [begin, end) are all finite.
 HWY_INLINE bool all_finite(const float* values, int64_t stride, int64_t begin, int64_t end, int64_t dim) {
   const PanelTag d;
   PanelVector sum = hn::Zero(d);
@@ -53,7 +53,8 @@ HWY_INLINE bool all_finite(const float* values, int64_t stride, int64_t begin, i
   return tail == 0.0f && hn::AllTrue(d, hn::Eq(sum, hn::Zero(d)));
 }
 
-// acc <- acc + sum over a range's keys of weights[key][lane] rows[key][:], each vector over the keys it sees
+// acc <- acc + sum over a range's keys of weights[key][lane] rows[key][:], where each vector uses the keys that it
+// sees.
 template <class S, int R>
 HWY_INLINE void multiply_add_range(const float* HWY_RESTRICT weights, ptrdiff_t weight_stride,
                                    const float* HWY_RESTRICT rows, ptrdiff_t stride, const TileRange& range,
@@ -87,11 +88,11 @@ struct ForwardPanel {
   static int64_t floats(const Reading& reading) { return (reading.key_dim + reading.value_dim + 3) * kPanel; }
 };
 
-// The logarithms of a run of counts that are 1
+// The logarithms of a run of counts of 1.
 inline constexpr float kNoBias[kRun] = {};
 
-// scores[key][lane] of the keys [begin, end) and their maximum over all of them, for the slice's vectors from `vector`
-// on
+// scores[key][lane] of the keys [begin, end) for the slice's vectors from `vector` on, and their maximum over these
+// keys.
 template <class S>
 HWY_NOINLINE void score_keys_of_tile(const ForwardPanel& panel, int vector, const KeyRun& keys, int64_t tile,
                                      int64_t begin, int64_t end, int64_t dim, float* HWY_RESTRICT scores,
@@ -106,7 +107,7 @@ HWY_NOINLINE void score_keys_of_tile(const ForwardPanel& panel, int vector, cons
   for_row_runs(end - begin, [=, &ahead](auto run, int64_t key) HWY_ATTR {
     constexpr int R = run;
     ahead.fetch();
-    // Copies: what lies in the closure would be loaded again after each store, which might alias it.
+    // Copies: variables in the closure would be reloaded after each store, which might alias them.
     const float* const biases = log_counts == nullptr ? kNoBias : log_counts + key;
     const float* const scale_of = scales;
     PanelVector* const max_of = max + vector;
@@ -117,7 +118,7 @@ HWY_NOINLINE void score_keys_of_tile(const ForwardPanel& panel, int vector, cons
 #pragma GCC unroll 8
     for (int x = S::kBegin; x < S::kEnd; ++x) {
       const PanelVector scale = hn::Load(d, scale_of + x * kLanes);
-      PanelVector run_max = max_of[x];  // in a register: through memory, the next run would wait for it
+      PanelVector run_max = max_of[x];  // in a register: through memory, the next run would have to wait for it
 #pragma GCC unroll 12
       for (int r = 0; r < R; ++r) {
         const PanelVector s = hn::MulAdd(acc[r][x], scale, hn::Set(d, biases[r]));
@@ -129,7 +130,7 @@ HWY_NOINLINE void score_keys_of_tile(const ForwardPanel& panel, int vector, cons
   });
 }
 
-// scores <- -inf where a row of the vector may not see the key; returns the maximum of what is left
+// Sets scores to -inf where a row of the vector may not see the key; returns the maximum of the others.
 HWY_NOINLINE PanelVector mask_vector(const TileRange& range, int x, float* HWY_RESTRICT scores) {
   const PanelTag d;
   const PanelVector hidden = hn::Set(d, -std::numeric_limits<float>::infinity());
@@ -200,8 +201,8 @@ HWY_NOINLINE void accumulate_values(const ForwardPanel& panel, int vector, const
   });
 }
 
-// The same for one vector, of whose rows each takes only the keys it may see: p is zero for the others, but their value
-// may be NaN.
+// The same for one vector whose rows may see different keys: p is zero for hidden keys, but their values may be NaN, so
+// they must be skipped.
 HWY_NOINLINE void accumulate_visible_values(const ForwardPanel& panel, int x, const KeyRun& keys, int64_t tile,
                                             const TileRange& range, int64_t dim, const float* scores,
                                             PanelVector rescale) {
@@ -218,7 +219,7 @@ HWY_NOINLINE void accumulate_visible_values(const ForwardPanel& panel, int x, co
   }
 }
 
-// Whether hidden keys, whose p is 0, do no harm: their values have neither inf nor NaN.
+// Whether hidden keys, whose p is 0, are harmless because their values are finite.
 HWY_INLINE bool hidden_values_are_finite(const KeyRun& keys, int64_t tile, const TileRange& range, int64_t dim) {
   const float* values = keys.values + tile * keys.value_stride;
   return !range.masked() || (all_finite(values, keys.value_stride, range.begin, range.full_begin, dim) &&
@@ -285,7 +286,7 @@ HWY_NOINLINE void finish_panel(const ForwardBlock& block, const ForwardPanel& pa
   unpack_panel(panel.out, reading.value_dim, rows, panel.rows);
 }
 
-// A short window: each panel reads all the keys it sees as one tile.
+// A short window: each panel reads all its visible keys as one tile.
 template <class PanelAt>
 HWY_INLINE void walk_window(const ForwardBlock& block, int64_t panels, const PanelAt& panel_at, float* scores) {
   const Reading& reading = *block.reading;
@@ -301,7 +302,7 @@ HWY_INLINE void walk_window(const ForwardBlock& block, int64_t panels, const Pan
   }
 }
 
-// The keys [tile, tile + count) of a run in float32: the run itself from `tile` on; stored as bfloat16, a copy.
+// The keys [tile, tile + count) of a run in float32: a part of the run itself or, if stored as bfloat16, a copy.
 HWY_INLINE KeyRun wide_tile(const KeyRun& keys, int64_t tile, int64_t count, Workspace& workspace) {
   KeyRun wide = keys;
   wide.count = count;
@@ -330,7 +331,7 @@ HWY_NOINLINE void forward_panels(const ForwardBlock& block, Workspace& workspace
   float* memory = workspace.packed.ensure(panels * panel_floats + search_panels * search_floats + (kPanel + 1) * dim);
   float* search_memory = memory + panels * panel_floats;
   float* scratch = search_memory + search_panels * search_floats;
-  const int64_t walked = reading.walked_span() + kPanel;  // keys that a panel sees at most
+  const int64_t walked = reading.walked_span() + kPanel;  // maximum number of keys that a panel sees
   float* scores = workspace.scores.ensure(std::max(kTile, walked) * kPanel);
 
   const auto panel_at = [&](int64_t p) HWY_ATTR {

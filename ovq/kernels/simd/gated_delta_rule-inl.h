@@ -2,7 +2,7 @@
 //
 // With E, F, L as in linear_attention-inl.h, B = diag(beta) and A the strictly lower part of -B (K K^T . L):
 //   V' = (I - A)^(-1) (B V - B E K S);  P = (Q K^T) . L;  O = E Q S + P V';  S' = e^{G_n} S + (F K)^T V'
-// V' comes from a triangular solve with all columns at once: the inverse and what it makes of K are not needed.
+// V' comes from a triangular solve with all columns at once, so the inverse and its product with K are not needed.
 // Multiply-adds per token: 3 dk dv + n (dk + dv).
 //
 // Backward, with dS' from the chunk after it, S and V' from forward:
@@ -63,7 +63,7 @@ struct DeltaScratch {
   int64_t key_dim, value_dim, keys, values;
   int64_t stride, stride_t;  // of states and of their transposes
   float *q, *k, *k_t, *scaled, *scores, *a, *written, *o, *states;
-  float* state = nullptr;  // backward: of the head at hand
+  float* state = nullptr;  // backward: of the current head
   float *d_scores = nullptr, *d_a = nullptr, *x = nullptr, *written_t = nullptr, *state_t = nullptr, *d_q = nullptr,
         *d_read = nullptr, *d_write = nullptr;
   int64_t size = 0;
@@ -98,7 +98,7 @@ HWY_NOINLINE void delta_scores(const DeltaChunk& chunk, const DeltaScratch& x) {
   multiply_pairs(n, x.k, x.keys, x.k_t, x.key_dim, x.a);
   for_pairs(chunk.decays, n, [&](int64_t i, int64_t j, Vector pair) HWY_ATTR {
     const int64_t at = i * kChunk + j;
-    const auto seen = hn::Ne(pair, hn::Zero(d));  // right of the diagonal scores may be anything
+    const auto seen = hn::Ne(pair, hn::Zero(d));  // scores right of the diagonal are undefined
     hn::StoreU(hn::IfThenElseZero(seen, hn::Mul(pair, hn::LoadU(d, x.scores + at))), d, x.scores + at);
     const Vector similar = hn::IfThenElseZero(seen, hn::LoadU(d, x.a + at));
     const auto below = i > j ? hn::FirstN(d, static_cast<size_t>(i - j)) : hn::FirstN(d, 0);
@@ -107,7 +107,7 @@ HWY_NOINLINE void delta_scores(const DeltaChunk& chunk, const DeltaScratch& x) {
   });
 }
 
-// q, k, k_t and the scores of a chunk
+// Loads q, k, k_t and the scores of a chunk.
 HWY_NOINLINE void load_delta_chunk(const DeltaCall& call, const Run& sequence, int64_t head, const DeltaChunk& chunk,
                                    const DeltaScratch& x) {
   const int64_t first = chunk.first, n = chunk.n;
@@ -117,7 +117,7 @@ HWY_NOINLINE void load_delta_chunk(const DeltaCall& call, const Run& sequence, i
   delta_scores(chunk, x);
 }
 
-// x.written <- V', from the state before the chunk
+// Computes x.written <- V' from the state before the chunk.
 HWY_NOINLINE void delta_written(const DeltaCall& call, const Run& sequence, int64_t head, const DeltaChunk& chunk,
                                 const float* state, const DeltaScratch& x, Ahead& ahead) {
   const int64_t first = chunk.first, n = chunk.n;
@@ -136,7 +136,7 @@ HWY_NOINLINE void delta_written(const DeltaCall& call, const Run& sequence, int6
   solve_unit({.n = n, .columns = x.values, .a = x.a, .a_stride = kChunk, .x = x.written, .x_stride = x.values});
 }
 
-// What the chunk that begins with `first` will load, over two products.
+// Prefetches the chunk that begins with `first` during two products.
 HWY_INLINE void fetch_delta_chunk(const DeltaCall& call, const Run& sequence, int64_t head, int64_t first,
                                   const DeltaScratch& x, Ahead& ahead) {
   const int64_t n = first < 0 ? 0 : chunk_length(sequence, first);
@@ -167,7 +167,7 @@ HWY_NOINLINE void delta_forward(const DeltaCall& call, const Piece& piece, const
         store_rows(x.written, chunk.n, x.values, 1.0f,
                    {border + x.key_dim * x.stride, x.values, call.borders.past_caches}, 0);
       }
-      // O <- E Q S + P V', in place where rows need no padding
+      // O <- E Q S + P V', in place if rows need no padding
       const Series<float> o = series(call.o, sequence, head);
       const bool in_place = x.value_dim == x.values;
       multiply({.rows = chunk.n,
@@ -200,7 +200,7 @@ HWY_NOINLINE void delta_forward(const DeltaCall& call, const Piece& piece, const
   hwy::FlushStream();
 }
 
-// X in x.x; D in x.d_scores, M in x.d_a; dO in x.o, dS' in x.state.
+// Computes X in x.x, D in x.d_scores and M in x.d_a, from dO in x.o and dS' in x.state.
 HWY_NOINLINE void delta_score_gradients(const DeltaChunk& chunk, const float* written, const DeltaScratch& x,
                                         Ahead& ahead) {
   const Tag d;
@@ -229,7 +229,7 @@ HWY_NOINLINE void delta_score_gradients(const DeltaChunk& chunk, const float* wr
   });
 }
 
-// dQ, R and W in x.d_q, x.d_read and x.d_write.
+// Computes dQ, R and W in x.d_q, x.d_read and x.d_write.
 HWY_NOINLINE void delta_key_gradients(const DeltaChunk& chunk, const float* state, const float* written,
                                       const DeltaScratch& x, Ahead& ahead) {
   const int64_t n = chunk.n;
@@ -261,7 +261,7 @@ HWY_NOINLINE void delta_key_gradients(const DeltaChunk& chunk, const float* stat
             .first_factors = chunk.decays.to_end});
 }
 
-// dS' comes in x.state, dS goes out.
+// x.state holds dS' on entry and dS on return.
 HWY_NOINLINE void delta_backward_chunk(const DeltaCall& call, const Piece& piece, int64_t head, int64_t index,
                                        const DeltaScratch& x, Ahead& ahead) {
   const Tag d;

@@ -1,6 +1,6 @@
-// Queries, keys and values of a projection's rows, and back. A sequence is gone through token by token with the few
-// rows that a token needs in scratch: everything between two matrix products is one pass over memory. Backward goes
-// from the last token to the first and computes what lies between again.
+// Turns the rows of a projection into queries, keys and values, and back. Goes through a sequence token by token with
+// only a few rows in scratch, so that everything between two matrix products is a single pass over memory. Backward
+// goes from the last token to the first and recomputes intermediate values.
 #if defined(OVQ_KERNELS_SIMD_HEADS_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef OVQ_KERNELS_SIMD_HEADS_INL_H_
 #undef OVQ_KERNELS_SIMD_HEADS_INL_H_
@@ -19,7 +19,7 @@ HWY_BEFORE_NAMESPACE();
 namespace ovq::kernels::detail {
 namespace HWY_NAMESPACE {
 
-inline constexpr int64_t kRowsPerSum = 64;  // gradients of the taps are summed in pieces: less rounding
+inline constexpr int64_t kRowsPerSum = 64;  // gradients of the taps are summed in blocks, for less rounding
 
 HWY_INLINE void copy_row(const float* HWY_RESTRICT from, int64_t n, float* HWY_RESTRICT to) {
   for (int64_t i = 0; i < n; ++i) to[i] = from[i];
@@ -29,8 +29,8 @@ HWY_INLINE void set_row(float value, int64_t n, float* HWY_RESTRICT to) {
   for (int64_t i = 0; i < n; ++i) to[i] = value;
 }
 
-// Fetches token t's row of `rows`, if there is one. Rows lie apart, with other rows between them, and the machine does
-// not guess where the next one is.
+// Prefetches token t's row of `rows`, if there is one. The rows have other rows between them, so the hardware does not
+// predict the next one.
 inline constexpr int64_t kFetchAhead = 6;  // tokens
 HWY_INLINE void fetch_row(const float* rows, int64_t stride, int64_t t, int64_t time, int64_t n) {
   if (t < 0 || t >= time) return;
@@ -44,7 +44,7 @@ HWY_INLINE void add_product(const float* HWY_RESTRICT a, const float* HWY_RESTRI
   for (int64_t i = 0; i < n; ++i) to[i] += a[i] * b[i];
 }
 
-// to <- sum_j taps[j] row[t - count + 1 + j], without what would lie before the first row
+// to <- sum_j taps[j] row[t - count + 1 + j], without rows before the first one
 HWY_INLINE void convolve_row(const HeadRows& in, int64_t t, float* HWY_RESTRICT to) {
   const int64_t n = in.channels, count = in.taps_count, first = t - count + 1;
   const float* HWY_RESTRICT const y = in.y + first * in.y_stride;
@@ -76,8 +76,8 @@ HWY_INLINE void silu_row(const float* HWY_RESTRICT c, int64_t n, float* HWY_REST
   });
 }
 
-// What token t's row is before shift and rotation: z, and on the way c (before silu), s (its sigmoid) and the inverse
-// norm of each head. A row that nothing changes stays where it is.
+// Token t's row before shift and rotation: z, with its intermediate results c (before silu), s (its sigmoid) and the
+// inverse norm of each head. A row that nothing changes is not copied.
 struct HeadRow {
   float *c, *s, *z, *inverse;
 };
@@ -110,7 +110,7 @@ HWY_INLINE const float* head_row(const HeadRows& in, int64_t t, const HeadRow& r
   return row.z;
 }
 
-// to <- from, each head turned by the angles of token t; direction -1 turns back
+// to <- from, each head rotated by the angles of token t; direction -1 rotates back
 HWY_INLINE void rotate_row(const HeadRows& in, int64_t t, const float* HWY_RESTRICT from, float direction,
                            float* HWY_RESTRICT to) {
   const int64_t half = in.head_dim / 2;
@@ -152,7 +152,7 @@ inline void heads_entry(const HeadRows& in, float* scratch, float* out, int64_t 
   }
 }
 
-// d_z of token t of the gradients g of what came out at t and, if any, at t + 1.
+// d_z of token t from the gradients g of the outputs at t and, if it exists, at t + 1.
 HWY_INLINE void shift_backward(const HeadRows& in, int64_t t, const float* HWY_RESTRICT g,
                                const float* HWY_RESTRICT next, float* HWY_RESTRICT d_z) {
   const int64_t n = in.channels;

@@ -1,4 +1,4 @@
-// Decayed linear attention by chunks (see linear_attention.h): parts of one chunk, and loops over the chunks.
+// Decayed linear attention by chunks (see linear_attention.h): the parts of one chunk, and loops over the chunks.
 //
 // With G the sums of g in a chunk, E = diag(e^G), F = diag(e^{G_n - G}), L_ij = e^{G_i - G_j} for i >= j and S the
 // state before it (queries hold the scale, values the steps):
@@ -25,13 +25,13 @@ HWY_NOINLINE void decayed_scores(const Decays& decays, int64_t n, const float* f
   const Tag d;
   for_pairs(decays, n, [&](int64_t i, int64_t j, Vector pair) HWY_ATTR {
     const int64_t at = i * kChunk + j;
-    // Right of the diagonal scores may be anything.
+    // Scores right of the diagonal are undefined.
     const Vector score = hn::IfThenElseZero(hn::Ne(pair, hn::Zero(d)), hn::LoadU(d, from + at));
     hn::StoreU(hn::Mul(pair, score), d, to + at);
   });
 }
 
-// Matrices of one chunk for the gradients of linear attention.
+// The matrices of one chunk for the gradients of linear attention.
 struct LinearBackward {
   int64_t n = 0, key_dim = 0, columns = 0;
   const float *q = nullptr, *k = nullptr, *v = nullptr;  // [n, padded dim]
@@ -39,7 +39,7 @@ struct LinearBackward {
   const float* d_o = nullptr;                            // [n, columns]
   const float* state = nullptr;                          // before the chunk
   const float* next_state = nullptr;                     // after it
-  float* d_state = nullptr;                              // dS' comes in, dS goes out
+  float* d_state = nullptr;                              // dS' on entry, dS on return
   float *d_q = nullptr, *d_k = nullptr, *d_v = nullptr;  // written
   double* d_sums = nullptr;                              // [n], written
 };
@@ -143,7 +143,7 @@ struct LinearScratch {
   int64_t size = 0;
 };
 
-// What the tokens of a chunk multiply: decays, values.
+// The inputs of one head in a chunk: decays, values.
 struct LinearHead {
   LinearHead(const LinearCall& call, const Run& sequence, int64_t head)
       : v(series(call.v, sequence, head)),
@@ -179,7 +179,7 @@ HWY_INLINE void load_keys_and_scores(const LinearCall& call, const Run& sequence
   multiply_pairs(n, x.q, x.keys, x.k_t, key_dim, x.scores);
 }
 
-// What a head will load of a chunk, over two products; queries and keys too if it is the first of its group.
+// Prefetches a head's part of a chunk during two products; queries and keys too if it is the first of its group.
 HWY_INLINE void fetch_linear_chunk(const LinearCall& call, const Run& sequence, int64_t head, bool first_of_group,
                                    int64_t chunk, const LinearScratch& x, Ahead& ahead) {
   const int64_t first = chunk * kChunk, n = chunk < 0 ? 0 : chunk_length(sequence, first);
@@ -215,7 +215,7 @@ HWY_NOINLINE void linear_forward(const LinearCall& call, const Piece& piece, con
       head.load_values(first, n, value_dim, x.v);
       decayed_scores(decays, n, x.scores, x.decayed);
       fetch_linear_chunk(call, sequence, index, first_of_group, chunk + 1, x, ahead);
-      // O <- skip V + E Q S + P V; in place where rows need no padding
+      // O <- skip V + E Q S + P V; in place if rows need no padding
       const Series<float> o = series(call.o, sequence, index);
       const bool in_place = value_dim == x.values;
       if (head.skip != 0.0f && !in_place) load_rows(head.v, first, n, value_dim, 1.0f, x.o);
@@ -255,7 +255,7 @@ HWY_NOINLINE void linear_forward(const LinearCall& call, const Piece& piece, con
   hwy::FlushStream();
 }
 
-// Gradients of what one token of a head multiplies: values, steps, decays. x.o holds dO.
+// Stores the gradients of a head's values, steps and decays. x.o holds dO.
 HWY_INLINE void store_value_gradients(const LinearCall& call, const Piece& piece, int64_t index, int64_t first,
                                       int64_t n, const LinearScratch& x, const double* d_gates) {
   const Run& sequence = piece.sequence;
@@ -296,7 +296,7 @@ HWY_INLINE void add_rows(const float* from, int64_t n, int64_t columns, float* t
   }
 }
 
-// Of whole groups: gradients of their keys are sums over the heads.
+// Takes whole groups, because gradients of keys are sums over a group's heads.
 HWY_NOINLINE void linear_backward(const LinearCall& call, const Piece& piece, const HeadRange& range, float* memory) {
   const LinearScratch x(call, range.count, memory, true);
   Carver rest(x.rest);

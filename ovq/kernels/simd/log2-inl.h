@@ -20,7 +20,7 @@ namespace hn = hwy::HWY_NAMESPACE;
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE V log2(D d, V x) {
   const hn::RebindToSigned<D> di;
-  // Bits of sqrt(1/2) are subtracted, so that the exponent that is left is that of x / m.
+  // Subtracts the bits of sqrt(1/2), so that the remaining exponent is that of x / m.
   const auto offset = hn::Set(di, 0x3F3504F3);
   const auto bits = hn::BitCast(di, x);
   const auto exponent = hn::ShiftRight<23>(hn::Sub(bits, offset));

@@ -1,4 +1,4 @@
-// The one inner product of all kernels: a register tile of R broadcast rows times a panel of lanes,
+// The inner product shared by all kernels: a register tile of R broadcast rows times a panel of lanes,
 //   acc[r][lane] <- acc[r][lane] + sum_k scalars[r, k] * lanes[k][lane].
 // AVX2: 6 x 16 keeps 12 accumulators, 2 panel vectors and a broadcast in 16 registers: 8 loads for 12 FMA.
 // AVX-512: 12 x 32 keeps 24 accumulators in 32 registers: 14 loads for 24 FMA. One vector per row would need as many
@@ -28,8 +28,8 @@ inline constexpr int kVectors = kLanes == 16 ? 2 : 16 / kLanes;  // per panel
 inline constexpr int64_t kPanel = kVectors * kLanes;             // rows of a panel: 32 with AVX-512, 16 elsewhere
 inline constexpr int kRun = kLanes == 16 ? 12 : 6;               // rows of a register tile
 
-// The vectors of a panel that take part in a product. Where a key is seen only by rows of the first vector, or only of
-// the last, half a panel is enough.
+// The vectors of a panel that take part in a product. If only rows of the first or of the last vector see a key, half a
+// panel is enough.
 template <int First, int Count>
 struct Slice {
   static constexpr int kBegin = First, kEnd = First + Count;
@@ -59,7 +59,7 @@ using Tile = PanelVector[R][kVectors];
 #define OVQ_NAME_INSTRUCTIONS 0
 #endif
 
-// GCC 12 would load the vector again for each product that uses it.
+// Otherwise GCC 12 loads the vector again for each product that uses it.
 HWY_INLINE PanelVector keep_in_register(PanelVector vector) {
 #if OVQ_NAME_INSTRUCTIONS
   auto raw = vector.raw;
@@ -78,7 +78,7 @@ HWY_INLINE void set_zero(Tile<R>& acc) {
   }
 }
 
-// acc <- acc + b a. Written out where GCC 12 would choose a form that overwrites a factor, and then run out of
+// acc <- acc + b a. Written in assembly where GCC 12 would choose a form that overwrites a factor, and then spill
 // registers.
 HWY_INLINE void fused_add(PanelVector b, PanelVector a, PanelVector& acc) {
 #if OVQ_NAME_INSTRUCTIONS
@@ -88,8 +88,8 @@ HWY_INLINE void fused_add(PanelVector b, PanelVector a, PanelVector& acc) {
 #endif
 }
 
-// Where the rows of a tile begin, every fourth: the others are one, two and three strides from it, which an address can
-// hold. GCC 12 would keep a multiple of the stride per row, and run out of registers.
+// The addresses of every fourth row of a tile: the others are one, two and three strides away, which an addressing mode
+// can express. GCC 12 would otherwise keep a multiple of the stride per row and spill registers.
 template <int R>
 struct RowPointers {
   static constexpr int kCount = (R + 3) / 4;
@@ -130,7 +130,7 @@ HWY_INLINE void multiply_add_once(const float* HWY_RESTRICT lanes, const RowPoin
 }
 
 // Two steps of k at a time: with 8 loads and the loop's own instructions beside 12 FMA, a core that shares its front
-// end with another hardware thread is bound by the number of instructions.
+// end with another hardware thread is limited by the number of instructions.
 template <class S = Whole, int R>
 HWY_INLINE void multiply_add(const float* HWY_RESTRICT lanes, const float* HWY_RESTRICT scalars, ptrdiff_t row_stride,
                              ptrdiff_t depth_stride, int64_t depth, Tile<R>& acc, ptrdiff_t lanes_stride = kPanel) {
@@ -149,8 +149,8 @@ HWY_INLINE void multiply_add(const float* HWY_RESTRICT lanes, const float* HWY_R
   }
 }
 
-// f(R, first) for runs of R rows that cover `count`: whole ones, and what is left in as few and as long runs as there
-// are kinds of them (a short run is bound by the latency of its few accumulators, so four rows cost no more than one).
+// f(R, first) for runs of R rows that cover `count`: whole runs first, then as few and as long runs as the available
+// sizes allow. A short run is bound by the latency of its few accumulators, so four rows cost no more than one.
 template <class F>
 HWY_INLINE void for_row_runs(int64_t count, F&& f) {
   constexpr bool kLong = kRun > 8;

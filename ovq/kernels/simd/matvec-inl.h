@@ -1,10 +1,10 @@
-// Rows of a stored matrix times a few rows: y[r][o] <- w[o] . x[r] + add[r][o]. Each row of the matrix is read from
-// front to back, with up to four rows of x, whose vectors come from the first cache. The bits of y[r] do not depend on
-// which rows share a pass: every one has the same sums.
+// Rows of a stored matrix times a few rows: y[r][o] <- w[o] . x[r] + add[r][o]. Each row of the matrix is read in order
+// and multiplied with up to four rows of x, whose vectors come from the L1 cache. The bits of y[r] do not depend on the
+// other rows in a pass: every row has its own sums.
 //
-// With matrices of 1024 x 1024 and two threads of a machine that reads 30 GB/s (35 on huge pages), one row of the
-// matrix at a time reads 30 (33), in bfloat16 30 (32). Prefetching by hand loses a tenth of it, four rows side by side
-// a tenth to a third.
+// With matrices of 1024 x 1024 and two threads of a machine that reads 30 GB/s (35 on huge pages), reading one row of
+// the matrix at a time reaches 30 (33), in bfloat16 30 (32). Manual prefetching is a tenth slower, four rows side by
+// side a tenth to a third.
 #if defined(OVQ_KERNELS_SIMD_MATVEC_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef OVQ_KERNELS_SIMD_MATVEC_INL_H_
 #undef OVQ_KERNELS_SIMD_MATVEC_INL_H_
@@ -23,7 +23,7 @@ HWY_BEFORE_NAMESPACE();
 namespace ovq::kernels::detail {
 namespace HWY_NAMESPACE {
 
-inline constexpr int kMatvecSums = 4;  // of one row of x: the latency of a multiply-add is hidden
+inline constexpr int kMatvecSums = 4;  // per row of x, to hide the latency of a multiply-add
 
 HWY_INLINE RowVector load_stored(const float* from) { return hn::LoadU(RowTag(), from); }
 HWY_INLINE RowVector load_stored(const Bfloat16* from) {

@@ -1,10 +1,10 @@
-// Mesa by chunks (see mesa.h): conjugate gradients for all tokens of a chunk at once, between the parts that decayed
-// linear attention computes.
+// Mesa by chunks (see mesa.h): conjugate gradients for all tokens of a chunk at once; the parts before and after are
+// those of decayed linear attention.
 //
 // States are [H | G], values [K | V], each with H and K padded to whole vectors. With E and L as in
 // linear_attention-inl.h and W_ij = L_ij beta_j, the matrix of token i times p_i is row i of
 //   E P H_0 + ((P K^T) . W) K + P diag(lambda)
-// which takes dk^2 + n dk multiply-adds per token and iteration. Tokens that have converged leave the products.
+// which takes dk^2 + n dk multiply-adds per token and iteration. Converged tokens are removed from the products.
 #if defined(OVQ_KERNELS_SIMD_MESA_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef OVQ_KERNELS_SIMD_MESA_INL_H_
 #undef OVQ_KERNELS_SIMD_MESA_INL_H_
@@ -123,7 +123,7 @@ HWY_INLINE void weighted_scores(const float* left, const MesaChunk& chunk, int64
   }
 }
 
-// Conjugate gradients of the tokens of a chunk that have not converged, one per row.
+// The conjugate gradients of a chunk's unconverged tokens, one per row.
 struct Conjugates {
   int64_t active = 0;
   int64_t index[kChunk];  // tokens
@@ -139,8 +139,8 @@ struct Conjugates {
   }
 };
 
-// x and r move along p; s.ap comes without lambda's part of the matrix. Several passes over the rows: in one, each row
-// would wait for its own sums and quotients.
+// Updates x and r along p; s.ap comes without lambda's part of the matrix. Several passes over the rows, because in a
+// single pass each row would wait for its own sums and quotients.
 HWY_NOINLINE void conjugate_step(const MesaScratch& s, Conjugates& c) {
   const Tag d;
   const int64_t keys = s.keys;
@@ -171,7 +171,7 @@ HWY_NOINLINE void conjugate_step(const MesaScratch& s, Conjugates& c) {
     c.next[row] = hn::GetLane(hn::SumOfLanes(d, sum));
   }
   c.divide(c.next, c.norms);
-  // The rows of tokens that go on move up.
+  // Moves up the rows of the unconverged tokens.
   int64_t to = 0;
   for (int64_t row = 0; row < c.active; ++row) {
     if (c.next[row] <= c.enough[row]) continue;
@@ -189,8 +189,8 @@ HWY_NOINLINE void conjugate_step(const MesaScratch& s, Conjugates& c) {
   c.active = to;
 }
 
-// s.solution <- solutions of the chunk's systems with the right sides s.right, which are lost. A token whose residual
-// is down to rounding rests: its neighbours, which may be in its future, have no say in that.
+// s.solution <- solutions of the chunk's systems with the right sides s.right, which are overwritten. A token stops
+// when its residual is at rounding level, independently of its neighbours, which may be in its future.
 HWY_NOINLINE void solve_mesa(const MesaChunk& chunk, const float* state, int64_t iterations, const MesaScratch& s,
                              Ahead& ahead) {
   constexpr float kDone = 1.1920929e-7f;
@@ -225,7 +225,7 @@ HWY_NOINLINE void solve_mesa(const MesaChunk& chunk, const float* state, int64_t
   }
 }
 
-// What the chunk that begins with `first` will load, over the first two iterations of the chunk before or after it.
+// Prefetches the chunk that begins with `first` during the first two iterations of the chunk before or after it.
 HWY_INLINE void fetch_mesa_chunk(const MesaCall& call, const Run& sequence, int64_t head, int64_t first,
                                  const MesaScratch& x, Ahead& ahead) {
   const int64_t n = first < 0 ? 0 : chunk_length(sequence, first);
@@ -313,7 +313,7 @@ HWY_NOINLINE void mesa_forward(const MesaCall& call, const Piece& piece, int64_t
   hwy::FlushStream();
 }
 
-// s.right <- E dO G^T + ((dO V^T) . W) K, what the solutions get from the outputs; dO is [n, values].
+// s.right <- E dO G^T + ((dO V^T) . W) K, the solutions' gradients by the outputs; dO is [n, values].
 HWY_NOINLINE void mesa_right_sides(const MesaChunk& chunk, const float* state, const float* d_o, const MesaScratch& s) {
   const Tag d;
   const int64_t n = chunk.n;

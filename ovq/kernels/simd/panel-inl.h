@@ -49,7 +49,7 @@ HWY_NOINLINE void unpack_panel(const float* HWY_RESTRICT panel, int64_t dim, flo
 
 #else
 
-// Rows a, b, c, d of a 4 x 4 block become its columns, in each 128-bit block of the vectors.
+// Transposes the 4 x 4 blocks with rows a, b, c, d, in each 128-bit block of the vectors.
 template <class Tag, class Vector = hn::Vec<Tag>>
 HWY_INLINE void transpose(Tag tag, Vector& a, Vector& b, Vector& c, Vector& d) {
   const hn::Repartition<double, Tag> wide;
@@ -63,8 +63,8 @@ HWY_INLINE void transpose(Tag tag, Vector& a, Vector& b, Vector& c, Vector& d) {
   d = hn::BitCast(tag, hn::InterleaveUpper(wide, ab_high, cd_high));
 }
 
-// Four floats, or eight elements of half the size, of every fourth row, from column i on: rows[0] in the first 128
-// bits, rows[4] in the next
+// Loads four floats, or eight elements of half the size, of every fourth row from column i on: rows[0] into the first
+// 128 bits, rows[4] into the next.
 template <class Tag, class T>
 HWY_INLINE hn::Vec<Tag> load_blocks(Tag tag, const T* const* rows, int64_t i) {
   if constexpr (hn::MaxLanes(Tag()) > 4) {
@@ -75,7 +75,7 @@ HWY_INLINE hn::Vec<Tag> load_blocks(Tag tag, const T* const* rows, int64_t i) {
   }
 }
 
-// The reverse
+// The inverse.
 template <class Tag>
 HWY_INLINE void store_blocks(Tag tag, hn::Vec<Tag> blocks, float* const* rows, int64_t i) {
   if constexpr (hn::MaxLanes(Tag()) > 4) {
@@ -87,7 +87,7 @@ HWY_INLINE void store_blocks(Tag tag, hn::Vec<Tag> blocks, float* const* rows, i
   }
 }
 
-// The first `lanes` lanes, whole vectors of them
+// Packs the first `lanes` lanes, in whole vectors.
 HWY_NOINLINE void pack_panel(const float* const (&rows)[kPanel], int64_t lanes, int64_t dim,
                              float* HWY_RESTRICT panel) {
   const PanelTag d;
@@ -132,8 +132,8 @@ HWY_NOINLINE void unpack_panel(const float* HWY_RESTRICT panel, int64_t dim, flo
 
 #endif  // HWY_TARGET == HWY_SCALAR
 
-// Where the queries first ... first + count - 1 lie, rotated if need be; the lanes without one point to zeros.
-// `scratch` holds (kPanel + 1) * key_dim floats.
+// The addresses of the queries first ... first + count - 1, rotated if needed; unused lanes point to zeros. `scratch`
+// holds (kPanel + 1) * key_dim floats.
 HWY_INLINE void query_rows(const Reading& reading, int64_t first, int64_t count, float* scratch,
                            const float* (&rows)[kPanel]) {
   const int64_t dim = reading.key_dim;
@@ -148,14 +148,14 @@ HWY_INLINE void query_rows(const Reading& reading, int64_t first, int64_t count,
   }
 }
 
-inline constexpr int64_t kLine = 64 / sizeof(float);  // of the cache
+inline constexpr int64_t kLine = 64 / sizeof(float);  // of a cache line
 
-// Brings rows into L2 before they are read, spread over the products in between: fetched all at once, most of them
-// would exceed the misses a core can have under way, and be dropped.
+// Prefetches rows into L2, spread over the preceding products. All at once would exceed the cache misses that a core
+// can have in flight, and most would be dropped.
 class Ahead {
  public:
   void add(const Upcoming& rows) {
-    if (rows.count > 0 && added_ < kMost) list_[added_++] = rows;  // what exceeds the list is read without help
+    if (rows.count > 0 && added_ < kMost) list_[added_++] = rows;  // rows beyond the list are not prefetched
   }
   // The keys [first, first + count) and their values
   void add(const Reading& reading, const KeyRun& keys, int64_t first, int64_t count) {
@@ -163,14 +163,14 @@ class Ahead {
     add({keys.keys + first * keys.key_stride, keys.key_stride, count, reading.key_dim});
     add({keys.values + first * keys.value_stride, keys.value_stride, count, reading.value_dim});
   }
-  // The share [begin, end) of `total` of each
+  // Adds the share [begin, end) of `total` of each.
   void add_share(std::span<const Upcoming> all, int64_t begin, int64_t end, int64_t total) {
     for (const Upcoming& rows : all) {
       const int64_t first = rows.count * begin / total;
       add({rows.data + first * rows.stride, rows.stride, rows.count * end / total - first, rows.dim});
     }
   }
-  // All of it in `calls` calls of fetch().
+  // Spreads everything over `calls` calls of fetch().
   void spread(int64_t calls) {
     int64_t rows = 0;
     for (int i = 0; i < added_; ++i) rows += list_[i].count;
@@ -190,21 +190,22 @@ class Ahead {
   }
 
  private:
-  static constexpr int kMost = 12;  // the backward needs 10: a tile of keys and values, eight tensors of the next chunk
+  static constexpr int kMost =
+      12;  // the backward needs 10: a tile of keys and values, and eight tensors of the next chunk
 
   Upcoming list_[kMost];
   int added_ = 0, now_ = 0;
   int64_t per_call_ = 0, row_ = 0;
 };
 
-// Whether `copies` of `keys` keys and values are too large to stay in L2 from one block of rows to the next.
-// Where they stay, fetching them ahead only costs (head dim 64, N 512).
+// Whether `copies` of `keys` keys and values are too large to stay in L2 from one block of rows to the next. If they
+// stay, prefetching only costs time (head dim 64, N 512).
 inline bool beyond_cache(const Reading& reading, int64_t keys, int64_t copies) {
   constexpr int64_t kCache = (768 << 10) / sizeof(float);
   return copies * keys * (reading.key_dim + reading.value_dim) > kCache;
 }
 
-// `count` <= kPanel rows of a strided tensor as a panel; missing lanes are zero. `zeros` holds `dim` zeros.
+// Packs `count` <= kPanel rows of a strided tensor into a panel; missing lanes are zero. `zeros` holds `dim` zeros.
 HWY_NOINLINE void pack_rows(const float* data, int64_t stride, int64_t count, int64_t dim, const float* zeros,
                             float* panel) {
   const float* rows[kPanel];

@@ -1,7 +1,7 @@
-// Products of many rows with a small matrix, as layers make them: X W^T, Y W, and Y^T X of the gradient of W.
+// Products of many rows with a small matrix, as in layers: X W^T, Y W, and Y^T X for the gradient of W.
 //   tile[r][lanes] <- tile[r][lanes] + a[r][k] * panel[k][lanes],  6 rows of up to four vectors (AVX-512; else two)
-// The small matrix is packed in panels of as many columns as a tile has; the rows are read as they lie. A library packs
-// both, which for 64 columns costs as much as a third of the product.
+// The small matrix is packed in panels as wide as a tile; the rows are read in place. A library packs both, which for
+// 64 columns costs a third of the product.
 #if defined(OVQ_KERNELS_SIMD_PRODUCTS_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef OVQ_KERNELS_SIMD_PRODUCTS_INL_H_
 #undef OVQ_KERNELS_SIMD_PRODUCTS_INL_H_
@@ -20,7 +20,7 @@ HWY_BEFORE_NAMESPACE();
 namespace ovq::kernels::detail {
 namespace HWY_NAMESPACE {
 
-// 24 of 32 registers for the sums, or 12 of 16.
+// Uses 24 of 32 registers for the sums, or 12 of 16.
 inline constexpr int kTileRows = 6;
 inline constexpr int kTileVectors = HWY_TARGET <= HWY_AVX3 && HWY_ARCH_X86 ? 4 : 2;
 inline constexpr int64_t kTileLanes = hn::MaxLanes(RowTag());
@@ -30,7 +30,7 @@ template <int R, int V>
 struct ProductTile {
   RowVector sums[R][V];
 
-  // An implicit constructor would not be compiled for the target, and could not call that of NEON's vectors.
+  // An implicit constructor would not be compiled for the target and could not call NEON's vector constructors.
   HWY_INLINE ProductTile() {}
 
   HWY_INLINE void clear() {
@@ -41,7 +41,7 @@ struct ProductTile {
     }
   }
 
-  // rows of a, `row_stride` apart; its k-th column at a + k * depth_stride
+  // Adds rows of a, `row_stride` apart, whose k-th column is at a + k * depth_stride.
   HWY_INLINE void add(const float* HWY_RESTRICT a, ptrdiff_t row_stride, ptrdiff_t depth_stride,
                       const float* HWY_RESTRICT panel, int64_t depth) {
     const RowTag d;
@@ -61,7 +61,7 @@ struct ProductTile {
     }
   }
 
-  // c <- sums + add, of the first `columns`; add null: 0
+  // Stores c <- sums + add for the first `columns`; a null `add` counts as 0.
   HWY_INLINE void store(const float* add, ptrdiff_t add_stride, int64_t columns, float* c, ptrdiff_t c_stride) const {
 #pragma GCC unroll 8
     for (int r = 0; r < R; ++r) {
@@ -95,7 +95,7 @@ HWY_INLINE void with_tile_rows(int64_t rows, F&& f) {
   }
 }
 
-// f(V) with as many vectors as `columns` need; panels are that wide.
+// f(V) with the number of vectors that `columns` need; panels have this width.
 template <class F>
 HWY_INLINE void with_tile_vectors(int64_t columns, F&& f) {
   if (columns <= kTileLanes) return f(std::integral_constant<int, 1>());

@@ -78,8 +78,7 @@ namespace ovq::kernels::detail {
 
 HWY_EXPORT(kernels_of_target);
 
-// The kernels of one target among those compiled and supported. Highway's own choice, which the process shares, is put
-// back.
+// The kernels of a compiled and supported target. Restores Highway's own choice, which the whole process shares.
 const ReadKernels& kernels_of(int64_t target) {
   hwy::SetSupportedTargetsForTest(target);
   hwy::GetChosenTarget().Update(hwy::SupportedTargets());

@@ -54,8 +54,8 @@ namespace ovq::kernels::recurrence {
 
 HWY_EXPORT(recurrence_kernels_of_target);
 
-// The kernels of a target, or of the best one below it that is compiled here. Highway's own choice, which the process
-// shares, is put back.
+// The kernels of a target, or of the best one below it that is compiled here. Restores Highway's own choice, which the
+// whole process shares.
 const RecurrenceKernels& recurrence_kernels_of(int64_t target) {
   const int64_t usable = kernels::detail::usable_targets() & ~(target - 1);  // better targets are lower bits
   hwy::SetSupportedTargetsForTest(usable & -usable);

@@ -1,34 +1,34 @@
-// What the instruction-set specific code offers for the recurrences: all chunks of some heads of one sequence, forward
-// and backward. Which heads, which thread and all checks are plain C++ above it.
+// The interface to instruction-set specific code for the recurrences: all chunks of some heads of one sequence, forward
+// and backward. Everything above it (which heads, which thread, all checks) is plain C++.
 #pragma once
 
 #include <cstdint>
 
 namespace ovq::kernels::recurrence {
 
-// Tokens computed together; borders decide the rounding. Chunks of 64 would halve the saved states, but need more
-// multiply-adds a token: on a Zen 4 they took 5 (SSD) to 12 % (delta rule, mesa) longer at d 128, 10 to 30 % at d 64.
+// Tokens computed together; the borders determine the rounding. Chunks of 64 would halve the saved states but need more
+// multiply-adds per token: on a Zen 4 they took 5 (SSD) to 12 % (delta rule, mesa) longer at d 128, 10 to 30 % at d 64.
 inline constexpr int64_t kChunk = 32;
 inline constexpr int64_t kPad = 16;  // rows of matrices in scratch memory are padded with zeros to multiples of this
 
 inline int64_t padded(int64_t size) { return (size + kPad - 1) / kPad * kPad; }
-// Floats from row to row of a state. Rows of a whole number of 256-byte blocks get another line: without it the part of
-// a large state that a register tile walks through shares half of L1's sets, and comes from L2. (Measured together with
-// fetching ahead, see Ahead: no difference where L2 is as near as on Sapphire Rapids.)
+// The row stride of a state in floats. Rows of a multiple of 256 bytes get another cache line: without it the part of a
+// large state that a register tile walks through shares half of L1's sets and comes from L2. (Measured together with
+// prefetching, see Ahead: no difference where L2 is as close as on Sapphire Rapids.)
 inline int64_t state_stride(int64_t columns) {
   const int64_t row = padded(columns);
   return row > 64 && row % 64 == 0 ? row + kPad : row;
 }
 inline int64_t chunks_of(int64_t length) { return (length + kChunk - 1) / kChunk; }
 
-// Results of more floats than this are written past the caches, where rows are whole vectors: nobody finds them there
-// later, and a line that is only written need not be read first. Forward is 7 (delta rule) to 10 % (SSD) faster for it,
+// Results with more floats than this bypass the caches if rows are whole vectors: they would not stay cached anyway,
+// and a line that is only written need not be read first. This makes forward 7 (delta rule) to 10 % (SSD) faster and
 // backward 5 %.
 inline constexpr int64_t kCachedFloats = 1 << 22;
 
 inline bool is_aligned(const float* data) { return reinterpret_cast<uintptr_t>(data) % (kPad * sizeof(float)) == 0; }
 
-// A tensor [batch, time, heads, dim] as views of the kernels have it; rows are contiguous.
+// A tensor [batch, time, heads, dim] like the kernels' views; rows are contiguous.
 template <class T>
 struct Strided {
   Strided() = default;
@@ -51,7 +51,7 @@ struct Strided {
   bool past_caches = false;
 };
 
-// Tokens of one batch entry: all of them, or one packed sequence.
+// The tokens of one batch entry, or of one packed sequence.
 struct Run {
   int64_t batch = 0, first = 0, length = 0;
 };
@@ -63,29 +63,29 @@ struct Piece {
   int64_t first_border = 0;  // sum of chunks + 1 of the sequences before it
 };
 
-// Heads of a sequence that one thread computes together, chunk by chunk: rows of neighbouring heads lie on the same
-// pages, and to find those again for every head took 5 to 8 % of forward's time.
+// The heads of a sequence that one thread computes together, chunk by chunk. Rows of neighbouring heads are on the same
+// pages; head by head, the extra TLB misses took 5 to 8 % of forward's time.
 struct HeadRange {
   int64_t first = 0, count = 1;
 };
 
-// States at the chunk borders, which forward leaves for backward: before each chunk and after the last one, as
-// [key_dim, state_stride(columns)] matrices, for each sequence and head.
+// States at the chunk borders, saved by forward for backward: before each chunk and after the last one, as [key_dim,
+// state_stride(columns)] matrices for each sequence and head.
 struct Borders {
   float* data = nullptr;  // nullptr: not wanted
   int64_t heads = 0, key_dim = 0, columns = 0;
-  int64_t more = 0;  // floats behind each matrix for what else forward leaves of the chunk after it
+  int64_t more = 0;  // floats after each matrix for other data of the chunk that follows
   bool past_caches = false;
 
   int64_t matrix() const { return key_dim * state_stride(columns) + more; }
-  // Before that chunk; nullptr if they are not wanted
+  // The state before this chunk; nullptr if states are not wanted.
   float* at(const Piece& piece, int64_t head, int64_t chunk) const {
     const int64_t count = chunks_of(piece.sequence.length) + 1;
     return data == nullptr ? nullptr : data + (piece.first_border * heads + head * count + chunk) * matrix();
   }
 };
 
-// Hands out parts of scratch memory; without memory it only counts.
+// Divides scratch memory into parts; without memory it only counts.
 class Carver {
  public:
   explicit Carver(float* data) : data_(data) {}
@@ -130,7 +130,7 @@ struct LinearCall {
 };
 
 // The gated delta rule of one head (see gated_delta_rule.h).
-struct DeltaCall {               // behind the states of `borders` lie V' of the chunks, [kChunk, padded(dv)]
+struct DeltaCall {               // the states of `borders` are followed by V' of the chunks, [kChunk, padded(dv)]
   Strided<const float> q, k;     // [B, T, H, dk]
   Strided<const float> v;        // [B, T, H, dv]
   Strided<const float> g, beta;  // [B, T, H, 1]
@@ -185,7 +185,7 @@ struct ConvolutionCall {
   Strided<float> d_x;
   Strided<float> d_before;  // absent: not wanted
 };
-// A block of its rows and channels.
+// The rows and channels of one block.
 struct ConvolutionBlock {
   Run sequence;
   int64_t first_row = 0, rows = 0;  // in the sequence
@@ -196,7 +196,7 @@ struct ConvolutionBlock {
 struct RecurrenceKernels {
   const char* isa;
 
-  // Floats of scratch memory that the functions below need, for that many heads at once.
+  // The floats of scratch memory that the functions below need for `heads` heads at a time.
   int64_t (*linear_scratch)(const LinearCall& call, int64_t heads, bool backward);
   int64_t (*delta_scratch)(const DeltaCall& call, int64_t heads, bool backward);
   int64_t (*mesa_scratch)(const MesaCall& call, bool backward);

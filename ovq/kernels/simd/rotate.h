@@ -5,7 +5,7 @@
 
 namespace ovq::kernels::detail {
 
-// to <- from turned by `angles`, dim / 2 cosines and then dim / 2 sines; direction -1 turns back.
+// to <- from rotated by `angles`, dim / 2 cosines and then dim / 2 sines; direction -1 rotates back.
 template <class T>
 inline void rotate(const T* from, const T* angles, int64_t dim, T direction, T* to) {
   const int64_t half = dim / 2;

@@ -52,7 +52,7 @@ namespace {
 
 HWY_EXPORT(row_kernels_of_target);
 
-// Those this machine can run, best first. Highway's own choice, which the process shares, is put back.
+// The kernels that this machine can run, best first. Restores Highway's own choice, which the whole process shares.
 std::vector<const RowKernels*> usable() {
   std::vector<const RowKernels*> all;
   const int64_t targets = usable_targets();
@@ -72,7 +72,7 @@ std::vector<const RowKernels*> usable() {
 int64_t head_rows_scratch(const HeadRows& in) { return (7 + 2 * in.taps_count) * in.channels; }
 
 const RowKernels& row_kernels() {
-  const std::string_view wanted = read_kernels().isa;  // first: the look-ups of both go through Highway's choice
+  const std::string_view wanted = read_kernels().isa;  // called first because both look-ups use Highway's choice
   static const std::vector<const RowKernels*> all = usable();
   for (const RowKernels* kernels : all) {
     if (wanted == kernels->isa) return *kernels;

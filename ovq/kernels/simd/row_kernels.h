@@ -1,5 +1,5 @@
-// What a layer does with rows between its matrix products, compiled once per instruction set: norms, gates, and what
-// makes queries, keys and values of a projection. Everything above it (which rows, which thread) is plain C++.
+// A layer's operations on rows between its matrix products, compiled for each instruction set: norms, gates, and the
+// steps from a projection to queries, keys and values. Everything above it (which rows, which thread) is plain C++.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +8,8 @@
 
 namespace ovq::kernels {
 
-// What a token's row is made of, of its own and the one before it; at the start of a sequence that is its own.
+// How a token's row is combined with that of the previous token; at the start of a sequence the token's own row
+// replaces it.
 enum class Shift {
   none,
   previous,  // the row before
@@ -34,8 +35,8 @@ struct NormRowsBackward {
   float* d_weight = nullptr;  // [width], written
 };
 
-// From the projected rows of one sequence: a short convolution, silu, norm one per head, the shift, a rotation; each
-// optional, in this order.
+// Steps applied to the projected rows of one sequence: a short convolution, silu, norm one per head, the shift, a
+// rotation; each is optional, in this order.
 struct HeadRows {
   const float* y = nullptr;  // [time][channels], `y_stride` apart
   int64_t y_stride = 0, time = 0, channels = 0;
@@ -80,8 +81,8 @@ struct OuterProduct {
   const float* b = nullptr;
   int64_t b_stride = 0, rows = 0, columns = 0, depth = 0;
 };
-// y[r][o] <- w[o] . x[r] + add[r][o] with w `wide` or `narrow`, the other null; a row of x gets the same bits in any
-// block
+// y[r][o] <- w[o] . x[r] + add[r][o], where w is `wide` or `narrow` and the other is null. A row of x has the same
+// result in any block, bit for bit.
 struct MatvecBlock {
   const float* wide = nullptr;
   const Bfloat16* narrow = nullptr;
@@ -91,15 +92,15 @@ struct MatvecBlock {
   const float* add = nullptr;  // nullptr: nothing
   int64_t add_stride = 0;
 };
-inline constexpr int64_t kOuterDepth = 128;  // rows of b that are packed at a time
-inline constexpr int64_t kWidestPanel = 64;  // columns of a panel, at most
+inline constexpr int64_t kOuterDepth = 128;  // rows of b packed at a time
+inline constexpr int64_t kWidestPanel = 64;  // maximum columns of a panel
 
-// Floats of scratch that the two below need.
+// The floats of scratch that the next two functions need.
 int64_t head_rows_scratch(const HeadRows& in);
 
 struct RowKernels {
   const char* isa;
-  bool fast_products;  // whether the products below are worth it
+  bool fast_products;  // whether the products below are faster than a library's
   // panels: depth * (columns rounded up to kWidestPanel) floats are enough
   void (*pack)(const PackedMatrix& in, float* panels);
   void (*product)(const RowsProduct& in, float* c, int64_t c_stride);
@@ -117,7 +118,7 @@ struct RowKernels {
   void (*heads_backward)(const HeadRows& in, float* scratch, HeadRowsBackward& out);
 };
 
-// Those of the instruction set that isa() names.
+// The kernels of the instruction set that isa() names.
 const RowKernels& row_kernels();
 
 }  // namespace ovq::kernels::detail

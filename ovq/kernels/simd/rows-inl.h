@@ -1,4 +1,4 @@
-// Norms and gates of rows. Simple loops are left to the compiler, which knows the target here as well.
+// Norms and gates of rows. Simple loops are left to the compiler, which also compiles them for the target.
 #if defined(OVQ_KERNELS_SIMD_ROWS_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef OVQ_KERNELS_SIMD_ROWS_INL_H_
 #undef OVQ_KERNELS_SIMD_ROWS_INL_H_
@@ -44,7 +44,7 @@ HWY_INLINE RowVector sigmoid(RowTag d, RowVector x) {
   return hn::IfThenZeroElse(hn::Gt(power, hn::Set(d, 127.0f)), hn::Div(one, hn::Add(one, exp2(d, power))));
 }
 
-// f(first, count) for whole vectors with count = lanes, and once more for what is left.
+// f(first, count) for whole vectors with count = lanes, and once for the remainder.
 template <class F>
 HWY_INLINE void for_vectors(int64_t n, F&& f) {
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(RowTag()));
@@ -53,7 +53,7 @@ HWY_INLINE void for_vectors(int64_t n, F&& f) {
   if (i < n) f(i, n - i);
 }
 
-// The first `count` lanes; the others are 0 when loaded, and left alone when stored.
+// The first `count` lanes; the others are loaded as 0 and not stored.
 HWY_INLINE RowVector load_some(const float* from, int64_t count) {
   const RowTag d;
   if (count == static_cast<int64_t>(hn::Lanes(d))) return hn::LoadU(d, from);

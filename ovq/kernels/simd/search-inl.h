@@ -1,4 +1,4 @@
-// The search for the nearest centroid of a panel of keys, tile by tile, and the order of a chunk's tokens.
+// The search for the nearest centroid of a panel of keys, tile by tile, and the ranking of a chunk's tokens.
 #if defined(OVQ_KERNELS_SIMD_SEARCH_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef OVQ_KERNELS_SIMD_SEARCH_INL_H_
 #undef OVQ_KERNELS_SIMD_SEARCH_INL_H_
@@ -18,17 +18,17 @@ namespace ovq::kernels::detail {
 namespace HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// The larger of the two; `current` where x is NaN
+// The larger of the two; `current` if x is NaN.
 HWY_INLINE PanelVector larger(PanelVector x, PanelVector current) {
 #if HWY_ARCH_X86 && HWY_TARGET != HWY_SCALAR && HWY_TARGET != HWY_EMU128
-  return hn::Max(x, current);  // of two operands, one of them NaN, the second
+  return hn::Max(x, current);  // returns the second operand if one is NaN
 #else
   return hn::IfThenElse(hn::Gt(x, current), x, current);
 #endif
 }
 
-// best <- max(best, keys . k), strictly, so that the first of equals stays and NaN never enters. Most runs have nothing
-// better for any lane, once some keys have been seen. The key at `tile` is the centroid `first_centroid`.
+// best <- max(best, keys . k), strictly greater, so that the first of equal keys stays and NaN never wins. Once some
+// keys have been seen, most runs improve no lane. The key at `tile` is the centroid `first_centroid`.
 template <class S>
 HWY_NOINLINE void search_tile(const float* panel, const KeyRun& keys, int64_t tile, int64_t count, int64_t dim,
                               int64_t first_centroid, float* best_similarity, int32_t* best_centroid, Ahead& ahead) {
@@ -55,7 +55,7 @@ HWY_NOINLINE void search_tile(const float* panel, const KeyRun& keys, int64_t ti
 #pragma GCC unroll 12
       for (int r = 0; r < R; ++r) run_max[x] = larger(acc[r][x], run_max[x]);
     }
-    // One branch for all vectors: in short rows guessing it wrong is what takes the time.
+    // A single branch for all vectors: in short rows mispredictions dominate the time.
     auto any = hn::Gt(run_max[S::kBegin], best[S::kBegin]);
 #pragma GCC unroll 8
     for (int x = S::kBegin + 1; x < S::kEnd; ++x) any = hn::Or(any, hn::Gt(run_max[x], best[x]));
@@ -81,9 +81,9 @@ HWY_NOINLINE void search_tile(const float* panel, const KeyRun& keys, int64_t ti
   }
 }
 
-// ranks[i] <- how many of the numbers come before numbers[i]: the smaller ones, and equal ones in front of it. All
-// pairs, but no branch: with chunks of 32 a selection that guesses took a tenth of the forward of a head of 16. Long
-// chunks spend far more on their own window, which is all pairs too.
+// ranks[i] <- the number of elements that sort before numbers[i]: smaller ones, and equal ones before it. Compares all
+// pairs without branches: with chunks of 32, a selection with mispredicted branches took a tenth of the forward of a
+// head of 16. Long chunks spend far more on their own window, which is all pairs too.
 HWY_NOINLINE void rank_numbers(const int64_t* HWY_RESTRICT numbers, int64_t count, int64_t* HWY_RESTRICT ranks) {
   const hn::CappedTag<int64_t, kPadding> d;
   const auto lanes = static_cast<int64_t>(hn::Lanes(d));
@@ -91,7 +91,7 @@ HWY_NOINLINE void rank_numbers(const int64_t* HWY_RESTRICT numbers, int64_t coun
     const auto own = hn::LoadU(d, numbers + first);
     const auto position = hn::Iota(d, first);
     const int64_t end = first + lanes < count ? first + lanes : count;
-    auto rank = hn::Set(d, first);  // masks are -1 where they hold
+    auto rank = hn::Set(d, first);  // comparison masks are -1 where true
     for (int64_t i = 0; i < first; ++i) {
       rank = hn::Add(rank, hn::VecFromMask(d, hn::Gt(hn::Set(d, numbers[i]), own)));
     }

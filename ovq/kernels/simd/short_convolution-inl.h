@@ -1,5 +1,5 @@
-// Blocks of rows and channels of the short convolution (see short_convolution.h). A block is first laid side by side in
-// scratch memory, with the rows before it, where channels are padded to whole vectors.
+// Blocks of rows and channels of the short convolution (see short_convolution.h). A block is first copied to contiguous
+// scratch memory together with the rows before it, with channels padded to whole vectors.
 #if defined(OVQ_KERNELS_SIMD_SHORT_CONVOLUTION_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef OVQ_KERNELS_SIMD_SHORT_CONVOLUTION_INL_H_
 #undef OVQ_KERNELS_SIMD_SHORT_CONVOLUTION_INL_H_
@@ -104,7 +104,7 @@ HWY_INLINE void load_convolution_gradients(const ConvolutionCall& call, const Co
   }
 }
 
-// to <- sum_j taps_j d_{row + width - 1 - j}, of the rows that s.y has
+// to <- sum_j taps_j d_{row + width - 1 - j}, for the rows that s.y has
 HWY_INLINE void input_gradients(const ConvolutionCall& call, const ConvolutionBlock& block, int64_t row, int64_t rows,
                                 const ConvolutionScratch& s, float* to, bool past_caches) {
   const Tag d;
@@ -125,7 +125,7 @@ HWY_NOINLINE void convolution_backward(const ConvolutionCall& call, const Convol
   const Tag d;
   const ConvolutionScratch s(call, memory);
   const int64_t halo = call.width - 1, left = block.sequence.length - block.first_row;
-  const int64_t rows = block.rows + halo < left ? block.rows + halo : left;  // those whose gradients are read
+  const int64_t rows = block.rows + halo < left ? block.rows + halo : left;  // rows whose gradients are read
   load_convolution(call, block, rows, s);
   load_convolution_gradients(call, block, rows, s);
   const int64_t batch = block.sequence.batch;

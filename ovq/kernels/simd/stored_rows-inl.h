@@ -1,8 +1,8 @@
-// Keys and values as they are stored, float32 or bfloat16, read once and in order: products of a group of keys with a
+// Keys and values in their stored form, float32 or bfloat16, read once and in order: products of a group of keys with a
 // few rows, weighted sums of values, and widening to float32.
 //
-// A 32-bit lane of bfloat16 holds two columns. The lower one is the float that a shift by 16 leaves, the upper one what
-// a mask leaves: two cheap operations widen two vectors, and nothing crosses a lane.
+// A 32-bit lane of bfloat16 holds two columns. A shift by 16 gives the lower one as a float, a mask the upper one: two
+// cheap operations widen two vectors, and nothing crosses lanes.
 #if defined(OVQ_KERNELS_SIMD_STORED_ROWS_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef OVQ_KERNELS_SIMD_STORED_ROWS_INL_H_
 #undef OVQ_KERNELS_SIMD_STORED_ROWS_INL_H_
@@ -36,8 +36,7 @@ inline constexpr int64_t kLineOf = 64 / static_cast<int64_t>(sizeof(T));  // ele
 HWY_INLINE float as_float(float x) { return x; }
 HWY_INLINE float as_float(Bfloat16 x) { return to_float(x); }
 
-// Fetches rows that will be read next, a line at a time in the order in which they lie. Other heads may lie between
-// them.
+// Prefetches rows that will be read next, a line at a time in memory order. Other heads may lie between them.
 template <class T>
 class RowsAhead {
  public:
@@ -55,7 +54,7 @@ class RowsAhead {
   int64_t stride_, dim_, column_ = 0;
 };
 
-// The lower and the upper column of pairs of bfloat16
+// The lower and the upper columns of pairs of bfloat16.
 HWY_INLINE PanelVector lower_columns(PanelVector pairs) {
   const hn::RebindToUnsigned<PanelTag> du;
   return hn::BitCast(PanelTag(), hn::ShiftLeft<16>(hn::BitCast(du, pairs)));
@@ -93,7 +92,7 @@ HWY_NOINLINE void dot_key_group(const float* HWY_RESTRICT rows, const T* HWY_RES
 
 inline constexpr int kKeyVectors = kKeyGroup / kLanes;
 
-// As dot_key_group(). Whole: there are kKeyGroup keys, and the addresses of all are found from four of them, since
+// As dot_key_group(). Whole: there are kKeyGroup keys, and all their addresses are computed from four of them, since
 // sixteen do not fit in registers.
 template <int R, bool Whole, class T>
 HWY_NOINLINE void dot_keys(const float* HWY_RESTRICT rows, const T* HWY_RESTRICT keys, int64_t stride, int64_t count,
@@ -106,14 +105,14 @@ HWY_NOINLINE void dot_keys(const float* HWY_RESTRICT rows, const T* HWY_RESTRICT
   }
   const T* fours[kKeyGroup / 4];  // every fourth key, at the next columns
   for (int64_t four = 0; four < kKeyGroup / 4; ++four) fours[four] = keys + 4 * four * stride;
-  const T* at[kKeyGroup];  // of fewer keys: each of them, the last one again and again
+  const T* at[kKeyGroup];  // with fewer keys: each of them, then the last one repeatedly
   for (int64_t key = 0; key < kKeyGroup; ++key) at[key] = keys + std::min(key, count - 1) * stride;
   RowsAhead<T> ahead(keys + kKeyGroup * stride, stride, dim);
   const auto add = [&](int g, int64_t column, PanelVector of_keys) HWY_ATTR {
 #pragma GCC unroll 8
     for (int r = 0; r < R; ++r) acc[r][g] = hn::MulAdd(of_keys, hn::Set(d, rows[r * dim + column]), acc[r][g]);
   };
-  // The vector has one column, or a pair of them, of each key.
+  // The vector holds one column, or a pair of columns, of each key.
   const auto add_columns = [&](int g, int64_t column, PanelVector of_keys) HWY_ATTR {
     if constexpr (kNarrow<T>) {
       add(g, column, lower_columns(of_keys));
@@ -155,7 +154,7 @@ HWY_NOINLINE void dot_keys(const float* HWY_RESTRICT rows, const T* HWY_RESTRICT
 }
 
 // dot[row][key] <- rows[row] . keys[key] for up to kKeyGroup keys; rows are `dim` floats apart. The next group is
-// fetched row by row: the transposed access alone loses half the bandwidth.
+// prefetched row by row: the transposed access alone loses half the bandwidth.
 template <int R, class T>
 HWY_INLINE void dot_key_group(const float* HWY_RESTRICT rows, const T* HWY_RESTRICT keys, int64_t stride, int64_t count,
                               int64_t dim, float (&dot)[R][kKeyGroup]) {
@@ -165,7 +164,7 @@ HWY_INLINE void dot_key_group(const float* HWY_RESTRICT rows, const T* HWY_RESTR
 
 #endif  // HWY_TARGET == HWY_SCALAR
 
-inline constexpr int64_t kValueRows = 8;               // are fetched ahead
+inline constexpr int64_t kValueRows = 8;               // prefetched
 inline constexpr int64_t kSummedColumns = 8 * kLanes;  // summed in registers
 
 // acc[column] <- acc[column] + sum_i p[i] values[i][column] over V vectors of columns
@@ -196,9 +195,9 @@ HWY_INLINE void add_columns_of_values(const float* HWY_RESTRICT p, const T* HWY_
   for (int v = 0; v < V; ++v) hn::StoreU(sums[v], d, acc + v * kLanes);
 }
 
-// The same over all columns, for up to kValueRows keys. Memory gives most if rows are read whole, one after another, so
-// the sums are in registers: up to 8 vectors of them. Of bfloat16 the whole pairs of vectors of columns have the lower
-// column of each lane first, then the upper ones: see in_order().
+// The same over all columns, for up to kValueRows keys. Bandwidth is best if rows are read whole, one after another, so
+// the sums are kept in registers, up to 8 vectors. For bfloat16, each whole pair of column vectors has the lower
+// columns of all lanes first, then the upper ones: see in_order().
 template <class T>
 HWY_INLINE void add_values(const float* HWY_RESTRICT p, const T* HWY_RESTRICT values, int64_t stride, int64_t count,
                            int64_t dim, float* HWY_RESTRICT acc) {
@@ -221,7 +220,7 @@ HWY_INLINE void add_values(const float* HWY_RESTRICT p, const T* HWY_RESTRICT va
   }
 }
 
-// Sums of add_values() of bfloat16 as they are; then in the order of the columns
+// Sorts the sums of add_values() of bfloat16 by column.
 HWY_INLINE void in_order(float* HWY_RESTRICT acc, int64_t dim) {
   float lower[kLanes];
   for (int64_t column = 0; column + 2 * kLanes <= dim; column += 2 * kLanes) {

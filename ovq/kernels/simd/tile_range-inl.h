@@ -1,4 +1,4 @@
-// Which keys of a tile the rows of a panel see: all of a dictionary, of a window what mask and span leave.
+// The keys of a tile that a panel's rows see: in a dictionary all, in a window those that mask and span allow.
 #if defined(OVQ_KERNELS_SIMD_TILE_RANGE_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef OVQ_KERNELS_SIMD_TILE_RANGE_INL_H_
 #undef OVQ_KERNELS_SIMD_TILE_RANGE_INL_H_
@@ -26,8 +26,9 @@ struct VectorRange {
   bool masked() const { return begin < full_begin || full_end < end; }
 };
 
-// The part of a tile that a panel reads. Of its keys [begin, end) those before `shared_begin` are seen by the lower
-// vector alone, and those from `shared_end` on by the upper one alone. Vectors that are no halves are not told apart.
+// The part of a tile that a panel reads. Of its keys [begin, end), those before `shared_begin` are seen only by the
+// lower vector, and those from `shared_end` on only by the upper one. Panels that do not consist of two vectors make no
+// such distinction.
 struct TileRange {
   int64_t begin = 0, shared_begin = 0, shared_end = 0, end = 0;
   int64_t full_begin = 0, full_end = 0;  // seen by all rows
@@ -38,7 +39,7 @@ struct TileRange {
   bool empty() const { return begin >= end; }
   bool masked() const { return begin < full_begin || full_end < end; }
 
-  // All `count` keys of a tile, seen by all of the panel's `rows`
+  // All `count` keys of a tile, seen by all of the panel's `rows`.
   static TileRange all(int64_t count, int64_t rows) {
     TileRange range;
     range.end = range.shared_end = range.full_end = count;
@@ -50,7 +51,7 @@ struct TileRange {
   }
 };
 
-// What rows first_row ... first_row + rows - 1 see of the window's keys [tile, tile + count).
+// The window's keys [tile, tile + count) that the rows first_row ... first_row + rows - 1 see.
 inline VectorRange rows_range(const Reading& reading, int64_t first_row, int64_t rows, int64_t tile, int64_t count) {
   const int64_t last_row = first_row + rows - 1;
   VectorRange range;
