@@ -1,4 +1,4 @@
-# Tests of tests/base: programs without torch, so that they run sanitized too.
+# Tests of tests/base: programs without torch, so that they also run sanitized.
 add_executable(base_test
   base/blas_test.cpp
   base/checksum_test.cpp
@@ -18,13 +18,13 @@ target_link_libraries(base_test PRIVATE ovq::files GTest::gtest GTest::gtest_mai
 ovq_unite_sources(base_test)
 ovq_optimize_as_caller(base_test)
 ovq_leave_unsanitized(base_test)
-add_executable(files_memory_test base/files/memory_test.cpp)  # has an operator new of its own
+add_executable(files_memory_test base/files/memory_test.cpp)  # defines its own operator new
 target_link_libraries(files_memory_test PRIVATE ovq::files GTest::gtest GTest::gtest_main)
 foreach(name base_test files_memory_test)
   gtest_discover_tests(${name} DISCOVERY_MODE PRE_TEST DISCOVERY_TIMEOUT 60 PROPERTIES TIMEOUT 300)
 endforeach()
 
-# A reader that shares no code with ours.
+# A reader that shares no code with the library's.
 add_executable(files_write_example base/files/write_example.cpp)
 target_link_libraries(files_write_example PRIVATE ovq::files)
 add_test(NAME files.read_back COMMAND /usr/bin/python3 ${CMAKE_CURRENT_LIST_DIR}/base/files/read_back.py

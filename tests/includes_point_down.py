@@ -1,4 +1,4 @@
-"""Fails if an #include points up the table of layers in CONTRIBUTING.md, or a folder of sources is missing in it.
+"""Fails if an #include points up the table of layers in CONTRIBUTING.md, or if the table lacks a folder of sources.
 
 Usage: includes_point_down.py ROOT
 """
@@ -12,12 +12,12 @@ SOURCES = (".h", ".cpp")
 
 
 def layers_of(contributing: str) -> list[str]:
-    """Folders from top to bottom; one that ends in /** stands for all below it."""
+    """Folders from top to bottom; one that ends in /** includes all folders below it."""
     return re.findall(r"^\| `([a-z_/]+(?:/\*\*)?)/?` \|", contributing, re.MULTILINE)
 
 
 def rank(folder: str, layers: list[str]) -> Optional[int]:
-    """Where a folder stands in the list; None: nowhere."""
+    """Index of a folder in the list; None if absent."""
     for number, layer in enumerate(layers):
         if folder == layer.rstrip("/") or (layer.endswith("/**") and f"{folder}/".startswith(layer[:-2])):
             return number

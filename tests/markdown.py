@@ -1,4 +1,4 @@
-"""Fails if a relative link in a Markdown file leads nowhere, or if the C++ of README.md is not that of the example.
+"""Fails if a relative link in a Markdown file is broken, or if the C++ of README.md differs from the example.
 
 Usage: markdown.py ROOT
        markdown.py --run FILE     executes the Python blocks of a Markdown file, one after the other
@@ -24,7 +24,7 @@ def broken_links(root: Path) -> list[str]:
 
 
 def lines_not_in(shown: str, example: Path) -> list[str]:
-    """Lines of a shortened copy that do not follow one another in the example; indentation does not matter."""
+    """Lines of a shortened copy that are not in the example in the same order; ignores indentation."""
     lines = iter([line.strip() for line in example.read_text().splitlines()])
     return [
         f"README.md shows a line that {example.name} does not have there: {line}"

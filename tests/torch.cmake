@@ -1,5 +1,5 @@
-# Tests of what uses torch. A program is one test: starting it, and with it torch, takes longer than most of its parts.
-# With a COST they start before the many short tests, so that no core waits for the last of them.
+# Tests that use torch. Each program is one test: starting it, and with it torch, takes longer than most of its parts.
+# Tests with a COST start before the many short ones, so that no core waits for the last of them.
 function(ovq_add_torch_test name library)
   add_executable(${name} ${ARGN})
   target_link_libraries(${name} PRIVATE ${library} GTest::gtest GTest::gtest_main)
@@ -34,7 +34,7 @@ target_compile_definitions(experiments_test PRIVATE OVQ_EXPERIMENTS="${PROJECT_S
 ovq_add_torch_test(report_test ovq::report report/claims_test.cpp report/live_test.cpp)
 target_compile_definitions(report_test PRIVATE OVQ_EXPERIMENTS="${PROJECT_SOURCE_DIR}/experiments"
   OVQ_CLAIMS="${PROJECT_SOURCE_DIR}/experiments/report/claims.json")
-ovq_add_torch_test(train_memory_test ovq::train train/memory_test.cpp)  # has a malloc of its own
+ovq_add_torch_test(train_memory_test ovq::train train/memory_test.cpp)  # defines its own malloc
 
 if(OVQ_BUILD_CLI)
   add_test(NAME cli.kill_resume

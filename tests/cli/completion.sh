@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# What `ovq completion bash` prints completes commands, commands of commands, and options.
+# Checks that the script of `ovq completion bash` completes commands, subcommands and options.
 set -Eeuo pipefail
 ovq=$1
 source <("$ovq" completion bash)

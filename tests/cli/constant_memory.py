@@ -1,8 +1,8 @@
-"""Writes 20,000 tokens and looks at the program meanwhile: with OVQ-attention its memory and its time per token stay as
-they are after 5,000; with a cache of all keys and values they grow.
+"""Generates 20,000 tokens and watches the program: with OVQ-attention its memory and its time per token stay the same
+after 5,000 tokens; with a cache of all keys and values they grow.
 
-Usage: constant_memory.py OVQ [--tokens 20000] [--check-time]; without --check-time, times are shown only, since other
-programs may run beside it.
+Usage: constant_memory.py OVQ [--tokens 20000] [--check-time]; without --check-time, times are only shown, since other
+programs may be running.
 """
 
 import argparse
@@ -32,7 +32,7 @@ def resident_bytes(pid):
 
 
 def watch(program, directory, tokens):
-    """Seconds and resident bytes after each eighth of the tokens, and what the program says at the end."""
+    """Seconds and resident bytes after each eighth of the tokens, and the program's last messages."""
     command = [program, "generate", directory, "--prompt", "The", "--tokens", str(tokens), "--ignore-end", "--json"]
     command += ["--temperature", "1", "--threads", "1"]
     marks, start = [(0.0, 0)], time.perf_counter()

@@ -1,4 +1,4 @@
-"""How every subcommand ends when it is interrupted, when stdout is full, and when it is a pipe that nobody reads.
+"""How every subcommand ends when it is interrupted, when stdout is full, and when stdout is a pipe without a reader.
 
 Usage: endings.py OVQ SOURCE [--table] [--only NAME]
 """
@@ -25,7 +25,7 @@ SMALL = json.dumps({"hidden_size": 16, "num_hidden_layers": 2, "intermediate_siz
 
 class Command:
     """`words` end soon; `endless` do not: they are interrupted once `ready` says so. Without `endless`, `words` are
-    interrupted while they wait for somebody to read their output."""
+    interrupted while they wait for a reader of their output."""
 
     def __init__(self, words, endless=None, ready=None, text=None, message="ovq: interrupted", left=None):
         self.words, self.endless, self.ready, self.text, self.message, self.left = words, endless, ready, text, message, left
@@ -133,7 +133,7 @@ def start(words, ending, stdout, text, on_interrupt=signal.SIG_DFL):
 
 
 def catches(process):
-    """Whether it has a handler for SIGINT, and had it 0.3 s ago: it may have started itself again."""
+    """Whether it has a handler for SIGINT and already had one 0.3 s ago, since it may restart itself."""
     def now():
         for line in Path(f"/proc/{process.pid}/status").read_text().splitlines():
             if line.startswith("SigCgt:"):
@@ -164,14 +164,14 @@ def interrupted(command):
         process = start(command.endless, "int", subprocess.PIPE, command.text)
     if command.ready == "output":
         process.stdout.read(1)
-    elif command.ready == "restored":  # said when signals are caught
+    elif command.ready == "restored":  # printed once signals are caught
         line = process.stderr.readline()
         assert "restored" in line, line
     elif callable(command.ready):
         wait(process, command.ready)
     wait(process, lambda: catches(process))
     process.send_signal(signal.SIGINT)
-    process.stdout, stdout = None, process.stdout  # what it says of results does not matter here
+    process.stdout, stdout = None, process.stdout  # its results do not matter here
     if stdout:
         os.set_blocking(stdout.fileno(), True)
     drain = concurrent.futures.ThreadPoolExecutor(1).submit(stdout.read) if stdout else None
@@ -238,7 +238,7 @@ def last_line(text):
 
 
 def shown(code, message):
-    code = f"{128 - code}" if code < 0 else str(code)  # as a shell has it
+    code = f"{128 - code}" if code < 0 else str(code)  # as in a shell
     return f"{code} {message}".strip()
 
 

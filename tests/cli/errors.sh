@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# What goes wrong gives one line on stderr and the right exit code, and costs no earlier checkpoint.
+# Errors print one line on stderr, set the right exit code and never damage earlier checkpoints.
 set -uo pipefail
 ovq=$1
 work=$(mktemp -d)
@@ -48,7 +48,7 @@ done
 expect 2 '--lengths: -4; must be at least 1' "$ovq" eval "$work/good" --lengths 16,-4
 expect 2 '--rounds: 0; must be at least 1' "$ovq" bench step --rounds 0
 
-# Numbers are read alike everywhere: nothing that 64 bits cannot hold, no infinity, no words.
+# Numbers are parsed alike everywhere: values beyond 64 bits, infinity and words are rejected.
 for option in --tokens --seed; do
   expect 2 "$option: 99999999999999999999; must be at most" "$ovq" generate "$work/good" --prompt x $option 99999999999999999999
   expect 2 "$option: -1; must be at least 0" "$ovq" generate "$work/good" --prompt x $option -1
@@ -70,7 +70,7 @@ expect 2 "--rows: -$big; must be at least 1" "$ovq" eval "$work/good" --rows -$b
 expect 2 '--learning-rate: 1e-400; is too close to 0' "$ovq" train --learning-rate 1e-400
 expect 2 '--learning-rate: 1e400; must be at most' "$ovq" train --learning-rate 1e400
 
-# Other words for what is wrong.
+# Alternative phrasings of errors.
 expect 2 'train needs options' "$ovq" train
 grep -q -- '--checkpoint-every' "$work/out" || { echo 'FAILED: no help of train'; failures=$((failures + 1)); }
 expect 1 "$work is a directory; expected a JSON file" "$ovq" train --config "$work" --out "$work/run"
@@ -83,7 +83,7 @@ cp -r "$work/good" "$work/a run" && rm "$work/a run/evaluations.jsonl" 2>/dev/nu
 "$ovq" train --resume "$work/a run" >"$work/out" && grep -qF "ovq eval '$work/a run'" "$work/out" ||
   { echo 'FAILED: a path with a space is not quoted'; cat "$work/out"; failures=$((failures + 1)); }
 
-# A checkpoint without the state of the optimiser is a model like any other, but training cannot go on with it.
+# A checkpoint without the optimiser's state is a normal model, but training cannot resume from it.
 cp -r "$work/good" "$work/light" && rm "$work"/light/checkpoints/*/optimizer.safetensors
 for command in 'eval --lengths 16 --rows 2' inspect; do
   "$ovq" $command "$work/light" >"$work/out" 2>"$work/err" && [[ ! -s $work/err ]] ||
@@ -93,14 +93,14 @@ done
 (($? == 1)) && tail -n 1 "$work/err" | grep -qF 'has no checkpoint with optimizer.safetensors' ||
   { echo 'FAILED: --resume without optimizer.safetensors'; cat "$work/err"; failures=$((failures + 1)); }
 
-# What --help shows for --task-options is taken.
+# The example that --help shows for --task-options is accepted.
 options=$("$ovq" train --help | tr '\n' ' ' | grep -oP -- "--task-options.*?'\K\{[^']*\}" | head -n 1 | tr -s ' ')
 "$ovq" tasks recall --task-options "$options" >/dev/null || { echo "FAILED: --task-options $options, as --help has it"; failures=$((failures + 1)); }
 
 expect 2 'go together' "$ovq" eval "$work/good" --benchmark piqa
 expect 2 'not on text' "$ovq" eval "$work/good" --benchmark piqa --questions "$work/file"
 
-# A damaged newest checkpoint: everybody says so, once, and takes the one before.
+# If the newest checkpoint is damaged, every command says so once and uses the one before.
 cp -r "$work/good" "$work/damaged"
 newest=$(ls -d "$work"/damaged/checkpoints/* | tail -n 1)
 printf '\xff' | dd of="$newest/model.safetensors" bs=1 seek=$(($(stat -c %s "$newest/model.safetensors") - 99)) conv=notrunc status=none
@@ -108,7 +108,7 @@ for command in 'eval --lengths 16 --rows 2' inspect 'train --resume'; do
   expect 0 "skipping a damaged checkpoint: [Safetensors] $newest/model.safetensors" "$ovq" $command "$work/damaged"
 done
 
-# The table of a run on text needs no text.
+# `ovq compare` works for a run on text without the text.
 mkdir "$work/books" && for split in train test; do seq 1 2000 | tr '\n' ' ' >"$work/books/$split.txt"; echo "$split" >>"$work/books/$split.txt"; done
 "$ovq" train "${tiny[@]}" --task text --task-options "{\"train\": \"$work/books/train.txt\", \"test\": \"$work/books/test.txt\"}" --out "$work/prose" >/dev/null &&
   "$ovq" eval "$work/prose" --lengths 64 --rows 2 >/dev/null || { echo "FAILED: a run on text"; failures=$((failures + 1)); }
@@ -122,7 +122,7 @@ check() {  # what it is, command ...
   "$@" >"$work/out" 2>&1 || { echo "FAILED: $what"; cat "$work/out"; failures=$((failures + 1)); }
 }
 
-# Dictionaries by what they keep: a row of the table for each share, beside the rows by N.
+# Dictionaries by the share they keep: one row per share, besides the rows by N.
 for bad in 0 -0.1 1.01; do expect 2 "--keep: $bad; must be in (0, 1]" "$ovq" eval "$work/good" --keep "$bad"; done
 for bad in x '""'; do expect 2 "--keep: $bad is not a number; must be one in (0, 1]" "$ovq" eval "$work/good" --keep "${bad//\"/}"; done
 expect 2 '--centroids excludes --keep' "$ovq" eval "$work/good" --keep 0.2 --centroids 16
@@ -137,7 +137,7 @@ for row in "N 4 +$number +- +4 +0.200" "keep 0.2 +$number +$number +8 +0.200" "k
   (($(grep -Ec "\[good\] $row" "$work/out") == 1)) || { echo "FAILED: compare has no row \"$row\""; cat "$work/out"; failures=$((failures + 1)); }
 done
 
-# Phases and weights to start from: what is wrong is said before anything is written.
+# Phases and initial weights: errors are reported before anything is written.
 base=(--scale tiny --tokens-per-step 256 --lengths 16 --eval-rows 2 --checkpoint-every 2)
 phases() { echo "$1" >"$work/phases.json"; }
 phases '[{"steps": 2}, {"steps": 0}]'
@@ -165,7 +165,7 @@ grep -q "\"sha256\": \"$(sha256sum <"$work/good/checkpoints/step-000004/model.sa
   { echo 'FAILED: the SHA-256 in run.json'; cat "$work/phased/run.json"; failures=$((failures + 1)); }
 expect 2 '--resume uses the options of the run' "$ovq" train --resume "$work/phased" --phases "$work/phases.json"
 
-# Checkpoints of another model: refused, and still there.
+# Checkpoints of another model are rejected and remain unchanged.
 "$ovq" train "${tiny[@]}" --model gdn --out "$work/other" >/dev/null
 expect 2 '--keep: gdn has no OVQ-attention' "$ovq" eval "$work/other" --keep 0.2
 expect 2 'eval_keep is [0.2]; gdn has no OVQ-attention' "$ovq" train "${tiny[@]}" --model gdn --eval-keep 0.2 --out "$work/run"
@@ -173,7 +173,7 @@ rm -r "$work/other/checkpoints" && cp -r "$work/good/checkpoints" "$work/other/c
 expect 1 'another model' "$ovq" train --resume "$work/other"
 diff -r "$work/good/checkpoints" "$work/other/checkpoints" >/dev/null || { echo "FAILED: checkpoints changed"; failures=$((failures + 1)); }
 
-# A full disk, as a limit on the size of files.
+# A full disk, simulated by a limit on the size of files.
 "$ovq" train "${tiny[@]}" --out "$work/full" >/dev/null
 sed -i 's/"steps": 4/"steps": 8/' "$work/full/run.json"
 before=$(ls "$work/full/checkpoints")

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# What commands write never takes the place of what they read; a place that cannot be written is refused before the work
-# or, if it goes later, the result is kept elsewhere; and runs mean the same files from every directory.
+# Outputs never overwrite inputs. An unwritable place is rejected before the work; if it disappears later, the result is
+# written elsewhere. Runs refer to the same files from every directory.
 set -uo pipefail
 ovq=$(realpath "$1")
 work=$(mktemp -d)
@@ -26,7 +26,7 @@ task='{"train": "books/train.txt", "test": "test.txt", "tokenizer": "words.model
 check "$ovq" train --task text --task-options "$task" --model-options "$small" --steps 2 --tokens-per-step 256 --lengths 32 --eval-rows 2 --out run
 model=$(ls -d run/checkpoints/* | tail -n 1)
 
-# An output that is read, by its name, by a link to it or as a part of what is read.
+# An output that is also an input: by name, through a link, or as part of an input directory.
 ln -s books/train.txt symbolic.txt
 ln books/train.txt hard.txt
 ln "$model/model.safetensors" weights
@@ -47,7 +47,7 @@ for out in run/run.json run/metrics.jsonl "$model/tokenizer.bytes"; do
   expect 2 "belongs to the model or run in" "$ovq" generate "$model" --prompt x --save-state "$out"
 done
 expect 2 "belongs to the model or run in" "$ovq" tokenize apply books --out run/run.json
-# A model in a directory of links, as download caches are made.
+# A model in a directory of links, as in download caches.
 mkdir -p cache blobs && cp "$model/config.json" cache && cp "$model/model.safetensors" blobs/abc && ln -s ../blobs/abc cache/model.safetensors
 expect 2 "belongs to the model or run in $work/cache" "$ovq" tokenize apply books --out cache/model.safetensors
 [[ -L cache/model.safetensors ]] || failed 'a link of a model was replaced'
@@ -59,7 +59,7 @@ printf '/save %s\n' "$model/model.safetensors" | "$ovq" chat run >out 2>err
 grep -qF "/save: $model/model.safetensors $read" err || failed 'chat /save over the model'
 find . -type f ! -name out ! -name err ! -name before -exec sha256sum {} + | sort | diff <(grep -v ' ./before$\| ./out$\| ./err$' before) - || failed 'a file changed'
 
-# A place that cannot be written, before the work. (The prompt would be an error of its own.)
+# An unwritable place is rejected before the work. (The prompt would be another error.)
 for flags in 'generate run --prompt-file none --save-state' 'tokenize apply none --out' 'tokenize train none --out' 'bench kernels --json'; do
   expect 1 'the directory nowhere does not exist' "$ovq" $flags nowhere/file
   expect 1 'test.txt is not a directory' "$ovq" $flags test.txt/file
@@ -69,7 +69,7 @@ done
 expect 1 '/test.txt is not a directory' "$ovq" train --task text --task-options '{"train": "none"}' --out test.txt/run
 expect 1 'run already holds a run' "$ovq" train --task text --task-options '{"train": "none"}' --out run
 
-# A place that goes while the work is done: the state is kept.
+# The place disappears during the work: the state is kept elsewhere.
 mkdir gone temporary
 mkfifo pipe
 exec 3<>pipe
@@ -85,9 +85,10 @@ wait $!
 (($? == 1)) || failed 'exit code of a state that could not be saved'
 kept=$(sed -n 's/.*the result is in \(.*\) instead/\1/p' err)
 [[ -n $kept ]] && check "$ovq" generate run --load-state "$kept" --tokens 1 || failed 'the state is not kept'
-check "$ovq" generate run --load-state "$kept" --tokens 1 --save-state "$kept"  # which may take the place of its like
+check "$ovq" generate run --load-state "$kept" --tokens 1 --save-state "$kept"  # a state may replace a state
 
-# The run from another directory, also one of a version that kept paths as they were typed, and without the tokenizer.
+# The run from another directory, also as stored by older versions, which kept paths as typed, and without the
+# tokenizer.
 mkdir elsewhere
 for name in train test tokenizer; do grep -qF "\"$name\": \"$work/" run/run.json || failed "the path of $name in run.json"; done
 (cd elsewhere && "$ovq" eval ../run --lengths 32 --rows 2) >out 2>err || failed 'eval from elsewhere'

@@ -1,4 +1,4 @@
-"""Training in several processes: the same as in one, and what happens when one of them ends.
+"""Training in several processes: equal to one process, and the failure of one of them.
 
 Usage: processes.py OVQ [CASE ...]
 """
@@ -15,7 +15,7 @@ from pathlib import Path
 
 OPTIONS = {"task": "recall", "scale": "tiny", "steps": 12, "tokens-per-step": 512, "lengths": "16,32", "warmup": 4,
            "eval-every": 7, "eval-rows": 5, "checkpoint-every": 3, "seed": 5, "task-options": '{"vocab":64}'}
-# Runs that are interrupted: for good, or seconds long, so that they go on and end.
+# Runs that are interrupted: endless ones, or runs of a few seconds, which are resumed and end.
 ENDLESS = {**OPTIONS, "steps": 100_000}
 SLOW = {**OPTIONS, "steps": 60, "tokens-per-step": 16_384, "eval-every": 25, "checkpoint-every": 10}
 MODEL = {
@@ -77,13 +77,13 @@ def wait_for_steps(directory, steps):
             if len(losses(directory)) >= steps:
                 return
         except (OSError, ValueError):
-            pass  # not there yet, or just being written
+            pass  # missing or being written
         time.sleep(0.02)
     raise AssertionError(f"{directory} did not come to step {steps}")
 
 
 def ranks_of(process, count, besides=()):
-    """Process ids of the ranks that a process has started, when all of them are there and none is one of `besides`."""
+    """Process ids of the ranks that a process has started, when all of them exist and none is in `besides`."""
     def rank(pid):
         variables = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
         return next(int(v[5:]) for v in variables if v.startswith(b"RANK="))
@@ -115,7 +115,7 @@ def test_as_one_process(work):
 def test_accumulated(work):
     one = run(work / "one", "--accumulate", 3)
     near(losses(run(work / "two", "--accumulate", 3, "--processes", 2)), losses(one))
-    # The same parts, added up in the same order.
+    # The same parts, summed in the same order.
     four = run(work / "four", "--accumulate", 4)
     same_bits(four, run(work / "four-by-two", "--accumulate", 4, "--processes", 2))
     same_bits(run(work / "pair", "--accumulate", 2), run(work / "pair-by-two", "--accumulate", 2, "--processes", 2))
@@ -235,7 +235,7 @@ def test_missing_and_wrong(work):
     assert err == 'ovq: [processes] RANK is "2"; must be a number from 0 to 1', err
     _, err = finished(train("--steps", 1, "--restarts", 1), 2)
     assert "--processes" in err
-    # What is wrong with the run is said once, by the first rank.
+    # An error in the run is reported once, by the first rank.
     finished(train(*options(), "--out", work / "there"))
     processes = [train(*options(), "--out", work / "there", "--timeout", 5,
                        env={"RANK": str(rank), "WORLD_SIZE": "2", "MASTER_PORT": os.environ["OVQ_TEST_PORT"]})

@@ -1,5 +1,5 @@
 """ovq on a terminal. Chat: Ctrl-C stops the answer, not the program; lines have a history; Ctrl-D ends, and so does
-SIGTERM. Training: what is said when it is interrupted or fails stands below the line that moves.
+SIGTERM. Training: messages of an interruption or a failure appear below the progress line.
 
 Usage: terminal.py OVQ
 """
@@ -32,7 +32,7 @@ class Terminal:
         os.write(self.file, keys)
 
     def expect(self, text, least=0):
-        """Reads until `text` has come, after at least so many other bytes; forgets all up to it."""
+        """Reads until `text` appears after at least `least` other bytes; discards everything up to it."""
         end = time.monotonic() + SECONDS
         while self.seen.find(text, least) < 0:
             ready, _, _ = select.select([self.file], [], [], max(0, end - time.monotonic()))
@@ -86,7 +86,7 @@ def train(run):
             terminal.expect(b"stopped after step")
         else:
             shutil.rmtree(f"{run}/{ending}")
-        terminal.expect(b"left\r\n" if ending == "cannot" else b"\n")  # the end of the line that moved
+        terminal.expect(b"left\r\n" if ending == "cannot" else b"\n")  # the end of the progress line
         terminal.expect(b"ovq: ")
         terminal.expect(ending.encode())
         assert terminal.status() == (-signal.SIGINT if ending == "interrupted" else 1), ending

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# From a folder of text to a tokenizer, tokens, a model, its loss and its own text; states that are saved and loaded; and
-# what goes wrong: one line on stderr and the right exit code.
+# From a folder of text to a tokenizer, tokens, a model, its loss and its generated text; saving and loading states;
+# errors print one line on stderr and set the right exit code.
 set -uo pipefail
 ovq=$1
 work=$(mktemp -d)
@@ -53,7 +53,7 @@ expect 2 'the text has no line to learn from' "$ovq" tokenize train "$work/line.
 expect 2 '--vocab: 9; must be in [260, 1048576]' "$ovq" tokenize train "$work/books/train" --vocab 9 --out "$work/x"
 [[ ! -e $work/x ]] || failed "a refused file was written"
 
-# A model trained on tokens has its tokenizer; text and tokens are the same task.
+# A model trained on tokens has its tokenizer; training on text and on its tokens is the same.
 short=(--task text --scale tiny --steps 6 --tokens-per-step 512 --lengths 64 --eval-rows 2 --checkpoint-every 3)
 tiny=("${short[@]}" --model-options '{"hidden_size": 32, "num_hidden_layers": 2, "intermediate_size": 48}')
 task() { echo "{\"train\": \"$1\", \"test\": \"$2\", \"tokenizer\": \"$3\", \"min_document\": 100}"; }
@@ -71,7 +71,7 @@ expect 1 'was trained with another tokenizer' "$ovq" train --resume "$work/switc
 model=$(ls -d "$work"/run/checkpoints/* | tail -n 1)
 cmp -s "$model/tokenizer.model" "$work/bpe.model" || failed "the checkpoint's tokenizer"
 
-# The loss of text needs the model's directory only; a tokenizer's size does not change the bytes.
+# The loss on text needs only the model's directory; the number of bytes does not depend on the tokenizer.
 for data in "$work/books/valid" "$work/valid.tokens"; do
   check "eval --data $data" "$ovq" eval "$model" --task text --data "$data" --length 128 --bin 64 --json
   grep -q '"bits_per_byte"' "$work/out" && cp "$work/out" "$work/loss-$(basename "$data")"
@@ -85,7 +85,7 @@ expect 2 'stride is 65; must be at most the length 64' "$ovq" eval "$work/run" -
 expect 2 '--task text requires --data' "$ovq" eval "$work/run" --task text
 expect 2 'must be text' "$ovq" eval "$work/run" --task recall --data "$work/valid.tokens"
 
-# Text: the same from the run and from the model, by seed, and through a saved state, token for token.
+# Generated text: the same from the run and from the model, for a seed, and through a saved state, token by token.
 generate() { "$ovq" generate "$1" --tokens 40 --temperature 1 --seed 5 "${@:2}"; }
 check 'generate' generate "$work/run" --prompt 'The captain'
 cp "$work/out" "$work/first"
@@ -111,7 +111,7 @@ check 'go on' "$ovq" generate "$model" --load-state "$work/middle.ovq" --tempera
 check 'another dictionary' generate "$model" --load-state "$work/state.ovq" --centroids 8
 check 'no temperature, every option' "$ovq" generate "$model" --prompt x --tokens 5 --top-k 3 --top-p 0.5 --min-p 0.1 --repetition-penalty 1.1 --repetition-window 8
 
-# bfloat16: half the bytes, a loss that is nearly the same, and states that go on or are converted.
+# bfloat16: half the bytes, nearly the same loss; states can be continued or converted.
 narrow=(--weights bf16 --state-dtype bf16)
 check 'eval in bfloat16' "$ovq" eval "$model" --task text --data "$work/valid.tokens" --length 128 --bin 64 --json "${narrow[@]}"
 cp "$work/out" "$work/loss-narrow"
@@ -140,17 +140,17 @@ expect 2 '--weights: half; must be' "$ovq" generate "$model" --prompt x --weight
 expect 2 'requires --task text' "$ovq" eval "$work/run" --weights bf16
 check 'inspect in bfloat16' "$ovq" inspect "$model" "${narrow[@]}"
 
-# A stop string is not shown, whole or in part.
+# A stop string is never shown, not even partly.
 text=$(head -c 24 "$work/first" | tail -c 6)
 check 'a stop string' generate "$model" --prompt 'The captain' --stop 'not there' --stop "$text"
 grep -qF -- "$text" "$work/out" && failed "the stop string \"$text\" was shown"
 head -c 18 "$work/first" | cmp -s -n 10 - "$work/out" || failed "the text before the stop string"
 
-# A closed pipe ends the program as it does others, and nothing is lost.
+# A closed pipe ends the program with SIGPIPE, as usual, and the state is saved.
 { "$ovq" generate "$model" --prompt x --tokens 100000 --ignore-end --save-state "$work/piped.ovq" 2>"$work/err"; echo $? >"$work/status"; } | head -c 20 >/dev/null
 [[ $(cat "$work/status") == 141 && -s $work/piped.ovq ]] && ! grep -qi 'pipe' "$work/err" || { failed "a closed pipe: $(cat "$work/status")"; cat "$work/err"; }
 
-# What is wrong.
+# Errors.
 expect 1 'is not a directory with a model' "$ovq" generate "$work/none" --prompt x
 expect 2 'the text is not UTF-8 at byte 2' "$ovq" generate "$model" --prompt $'ab\xff'
 expect 1 'cannot be read' "$ovq" generate "$model" --prompt-file "$work/none"
@@ -171,7 +171,7 @@ rm "$work/broken/tokenizer.model"
 expect 1 'has no tokenizer' "$ovq" generate "$work/broken" --prompt x
 check 'an empty prompt, as the tokenizer has a token that begins a text' "$ovq" generate "$model" --prompt '' --tokens 3
 
-# Bytes: invalid UTF-8 is a prompt like any other, an empty one is none, and 10 MB are read.
+# With bytes, invalid UTF-8 is a valid prompt, an empty prompt is an error, and 10 MB are read.
 check 'train on bytes' "$ovq" train "${short[@]}" --task-options "$(task "$work/books/train" "$work/books/valid" bytes)" \
   --model-options '{"hidden_size": 16, "num_hidden_layers": 2, "intermediate_size": 16, "mixers": {"ovq": {"heads": 1, "head_dim": 16}, "sw": {"heads": 1, "head_dim": 16}}}' --out "$work/bytes"
 check 'invalid UTF-8 as bytes' "$ovq" generate "$work/bytes" --prompt $'ab\xff' --tokens 30 --temperature 2
@@ -181,7 +181,7 @@ head -c 10000000 /dev/urandom >"$work/large"
 check 'a prompt of 10 MB' "$ovq" generate "$work/bytes" --prompt-file "$work/large" --piece 4096 --tokens 4
 grep -q 'read 10000000 tokens' "$work/err" || { failed "10 MB"; cat "$work/err"; }
 
-# A talk, from a pipe.
+# A conversation from a pipe.
 talk() { printf '%s\n' "$@" | "$ovq" chat "$model" --tokens 8 --seed 3; }
 check 'chat' talk 'The captain' '/state' '/undo' '/state' 'The captain' "/save $work/talk.ovq" '/reset' "/load $work/talk.ovq" '/state'
 (($(grep -c 'tokens so far' "$work/err") == 7)) || { failed "what chat says"; cat "$work/err"; }

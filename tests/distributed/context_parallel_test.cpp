@@ -1,4 +1,4 @@
-// Two processes with half of the sequence each compute what one computes on the whole, forward and backward.
+// Two processes with half of the sequence each compute the same as one process, forward and backward.
 #include "ovq/distributed/context_parallel.h"
 
 #include <gtest/gtest.h>
@@ -15,7 +15,7 @@ constexpr int64_t kLayers = 3, kMicroBatches = 2, kBatch = 2, kTime = 101, kHead
 constexpr int64_t kWidth = kHeads * kDim;
 constexpr double kTolerance = 1e-5;
 // In beta's gradient the terms of all tokens cancel. Over three compilers and five kinds of BLAS kernels its error was
-// 1.1e-5 at most, that of all other gradients 1.6e-6.
+// at most 1.1e-5, that of all other gradients 1.6e-6.
 constexpr double kBetaTolerance = 5e-5;
 
 struct Weights {
@@ -41,14 +41,14 @@ Weights make_weights() {
   return weights;
 }
 
-// A product per token. A single product of all tokens would round differently for a piece than for the whole with some
-// BLAS kernels, and another rounding of a key can choose another centroid.
+// One product per token. A product of all tokens at once would round differently for a piece than for the whole
+// sequence with some BLAS kernels, and a differently rounded key can choose another centroid.
 Tensor project(const Tensor& x, const Tensor& projection) {
   const int64_t tokens = x.size(0) * x.size(1);
   return at::bmm(x.reshape({tokens, 1, kWidth}), projection.expand({tokens, kWidth, kWidth}));
 }
 
-// Layers x + attend(q, k, v), where `attend` knows of the ranks or does not.
+// Layers x + attend(q, k, v); `attend` is parallel or not.
 template <class Attend>
 Tensor run_layers(const Weights& weights, Tensor x, Attend&& attend) {
   for (size_t layer = 0; layer < kLayers; ++layer) {
@@ -68,7 +68,7 @@ void expect_near(const Tensor& actual, const Tensor& expected, const std::string
   EXPECT_LE(error, tolerance * std::max(1.0, expected.abs().max().item<double>())) << name;
 }
 
-// How far the gradients of a piece are from those of the whole if nothing is handed on.
+// The error of a piece's gradients if no state is passed on.
 double difference_alone(const Tensor& piece, const Tensor& weight, const Tensor& expected,
                         const kernels::OvqOptions& options) {
   const Weights weights = make_weights();
@@ -80,7 +80,7 @@ double difference_alone(const Tensor& piece, const Tensor& weight, const Tensor&
   return (alone.grad() - expected).abs().max().item<double>();
 }
 
-// What each rank does: its piece of all micro-batches forward, then all of them backward.
+// The work of each rank: its piece of all micro-batches forward, then all of them backward.
 void check_piece(const Place& place, int64_t border) {
   const auto group = std::make_shared<ProcessGroup>(place, std::chrono::seconds(60));
   const int64_t first = place.rank == 0 ? 0 : border, length = place.rank == 0 ? border : kTime - border;
@@ -108,7 +108,7 @@ void check_piece(const Place& place, int64_t border) {
     (outputs[at] * weight).sum().backward();
     expect_near(inputs[at].grad(), expected, "gradient of input " + std::to_string(micro));
     EXPECT_GT(difference_alone(inputs[at], weight, expected, options),
-              100 * kTolerance);  // so what is handed on counts
+              100 * kTolerance);  // so the state that is passed on matters
   }
   parallel.finish();
   const std::vector<Tensor> shared = own.all(), expected = whole.all();
@@ -123,14 +123,15 @@ void check_piece(const Place& place, int64_t border) {
   group->any(false);
 }
 
-// The test starts itself, once per rank and border.
+// The test program starts itself once per rank and border.
 TEST(ContextParallel, TwoProcessesAreOne) {
   const char* const border = std::getenv("OVQ_TEST_BORDER");
   if (const auto place = place_from_environment(); place && border != nullptr) {
     check_piece(*place, std::stoll(border));
     return;
   }
-  for (const int64_t cut : {int64_t{48}, int64_t{53}, int64_t{3}}) {  // at a chunk's end, within one, within the first
+  for (const int64_t cut :
+       {int64_t{48}, int64_t{53}, int64_t{3}}) {  // at the end of a chunk, within a chunk, within the first chunk
     const StoreServer server;
     std::vector<std::unique_ptr<experiments::ChildProcess>> ranks;
     for (const char* rank : {"0", "1"}) {

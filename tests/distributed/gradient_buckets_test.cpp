@@ -1,4 +1,4 @@
-// Gradients added up over ranks are those of all rows together.
+// Gradients summed over ranks equal those of all rows together.
 #include "ovq/distributed/gradient_buckets.h"
 
 #include "tests/distributed/ranks.h"
@@ -8,14 +8,14 @@ namespace {
 
 constexpr int64_t kRows = 6, kWidth = 8, kLayers = 4;
 
-// Every rank the same.
+// The same on every rank.
 std::vector<at::Tensor> make_weights() {
   auto generator = at::detail::createCPUGenerator(1);
   std::vector<at::Tensor> weights;
   for (int64_t i = 0; i < kLayers; ++i)
     weights.push_back(at::randn({kWidth, kWidth}, generator).div_(3).requires_grad_());
-  weights.push_back(at::zeros({3}).requires_grad_());  // which nobody uses
-  weights.push_back(at::zeros({1}).requires_grad_());  // which one row uses
+  weights.push_back(at::zeros({3}).requires_grad_());  // never used
+  weights.push_back(at::zeros({1}).requires_grad_());  // used by one row
   return weights;
 }
 
@@ -47,7 +47,7 @@ TEST_P(Buckets, AddUpOverRanksAndBackwards) {
     EXPECT_EQ(buckets.buckets() == 1, GetParam() > 10'000);
     for (int step = 0; step < 3; ++step) {
       for (const at::Tensor& weight : weights) weight.mutable_grad() = at::Tensor();
-      // The last rank has no rows, the others half of them each, one after the other.
+      // The last rank has no rows; the others have half of them each.
       for (int64_t i = 0; i < kRows / 2 && group->rank() < 2; ++i) {
         const int64_t row = group->rank() * kRows / 2 + i;
         if (i + 1 == kRows / 2) buckets.expect_last_backward();

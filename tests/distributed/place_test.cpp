@@ -1,4 +1,4 @@
-// Who started this process, and as which of how many.
+// Rank and number of processes from the variables of each launcher.
 #include "ovq/distributed/place.h"
 
 #include <gtest/gtest.h>

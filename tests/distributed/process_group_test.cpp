@@ -1,4 +1,4 @@
-// What ranks exchange, and what they hear of one that is gone.
+// Communication between ranks, and the errors they see when one is gone.
 #include "ovq/distributed/process_group.h"
 
 #include "tests/distributed/ranks.h"
@@ -59,7 +59,7 @@ TEST(ProcessGroup, NamesWhoHasEnded) {
       3,
       [](const Group& group) {
         group->any(false);
-        if (group->rank() == 1) return;  // its group goes with the thread
+        if (group->rank() == 1) return;  // its group is destroyed with the thread
         const std::string failure = failure_of([&] {
           for (int i = 0; i < 1000; ++i) group->any(false);
         });

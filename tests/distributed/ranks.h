@@ -19,7 +19,7 @@ inline Place place_at(const StoreServer& server, int64_t rank, int64_t ranks) {
       .rank = rank, .ranks = ranks, .local_rank = rank, .local_ranks = ranks, .port = server.port(), .served = true};
 }
 
-// body(group) on each rank; what one throws is a failure.
+// Runs body(group) on each rank; an exception is a test failure.
 inline void on_ranks(int64_t ranks, const std::function<void(const Group&)>& body,
                      std::chrono::milliseconds timeout = std::chrono::seconds(20)) {
   const StoreServer server;

@@ -1,4 +1,4 @@
-// Processes beside this one: what they print, how they end, and that they do not outlive their object.
+// Child processes: their output, how they end, and that they do not outlive their object.
 #include "ovq/experiments/child_process.h"
 
 #include <gtest/gtest.h>
@@ -55,7 +55,7 @@ TEST(ChildProcess, EndsWhenItIsToldToAndWithItsObject) {
   EXPECT_NE(kill(id, 0), 0);
 }
 
-// Its parent's handlers are copied by fork; a signal that came to one of these would be lost.
+// fork copies the parent's handlers; a signal handled by such a copy would be lost.
 TEST(ChildProcess, EndsAlsoIfItIsToldToBeforeItsProgramStarts) {
   const TemporaryDirectory directory;
   const auto log = directory.path() / "log";

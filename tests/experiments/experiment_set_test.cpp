@@ -1,4 +1,4 @@
-// Sets of experiments: what a group gives to its experiments, and what is said of files that are wrong.
+// Sets of experiments: what experiments inherit from their group, and the errors of invalid files.
 #include "ovq/experiments/experiment_set.h"
 
 #include <gtest/gtest.h>
@@ -38,7 +38,7 @@ TEST(ExperimentSet, ExperimentsStandOverTheirGroup) {
   EXPECT_EQ(ovq.evaluations[0].keep, (std::vector<double>{1, 0.2}));
   EXPECT_EQ(ovq.evaluations[1].centroids, (std::vector<int64_t>{8}));
   EXPECT_EQ(requests_from_json(to_json(ovq.evaluations), "test", ""), ovq.evaluations);
-  // Without dictionaries both evaluations ask the same.
+  // Without dictionaries both evaluations are the same.
   ASSERT_EQ(nope.evaluations.size(), 1u);
   EXPECT_TRUE(nope.evaluations[0].keep.empty() && nope.evaluations[0].centroids.empty());
   EXPECT_EQ(nope.evaluations[0].lengths, (std::vector<int64_t>{16, 32}));
@@ -55,7 +55,7 @@ TEST(ExperimentSet, TheSearchHasOptionsOfItsOwn) {
   EXPECT_EQ(ovq.run_options(3).steps, 4);
 }
 
-// What a set asks of its text is known before there is any.
+// The options of a corpus are known before the corpus exists.
 TEST(ExperimentSet, ACorpusNeedNotBeThere) {
   const TemporaryDirectory directory;
   const json text = json::parse(R"({"corpus": {"vocab": 300}, "groups": [{
@@ -151,7 +151,7 @@ TEST(ExperimentSet, SaysWhatIsNoSet) {
 TEST(ExperimentSet, ThoseOfTheRepositoryAreSound) {
   int64_t files = 0;
   for (const auto& entry : std::filesystem::directory_iterator(OVQ_EXPERIMENTS)) {
-    if (entry.is_directory()) continue;  // what a report says of them
+    if (entry.is_directory()) continue;  // a report's claims
     EXPECT_FALSE(read_experiment_set(entry.path()).experiments.empty()) << entry.path();
     ++files;
   }

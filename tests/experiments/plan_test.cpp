@@ -1,4 +1,4 @@
-// Which runs a set asks for, in which order, and which of them are done.
+// The runs of a set, their order, and which of them are done.
 #include "ovq/experiments/plan.h"
 
 #include <gtest/gtest.h>
@@ -40,7 +40,7 @@ TEST_F(Plan, AllExperimentsWithOneSeedThenWithTheNext) {
   EXPECT_EQ(labels(plan(short_set(), {.names = {"sw-nope"}})), (Labels{"pair/sw-nope-3"}));
   EXPECT_EQ(labels(plan(short_set(), {.names = {"pair/sw-nope"}})), (Labels{"pair/sw-nope-3"}));
   EXPECT_EQ(labels(plan(short_set(), {.names = {"pair"}, .seeds = 1})), (Labels{"pair/sw-ovq-3", "pair/sw-nope-3"}));
-  EXPECT_THROW(plan(short_set(), {.seeds = 2}), std::invalid_argument);  // one has only one
+  EXPECT_THROW(plan(short_set(), {.seeds = 2}), std::invalid_argument);  // one experiment has a single seed
 }
 
 TEST_F(Plan, AResultCountsIfItAnswersWhatIsAsked) {
@@ -131,7 +131,7 @@ TEST_F(Plan, ASearchWhoseBestRateLiesAtAnEdgeGoesOn) {
     }
   };
   finish(1e-3, 0.5);
-  EXPECT_EQ(plan(set, one).size(), 3u);  // half a search says nothing
+  EXPECT_EQ(plan(set, one).size(), 3u);  // half a search decides nothing
   finish(2e-3, 0.6);
   EXPECT_EQ(labels(plan(set, one)), (Labels{"pair/search/sw-ovq-rate-0.001-0", "pair/search/sw-ovq-rate-0.002-0",
                                             "pair/search/sw-ovq-rate-0.004-0", "pair/sw-ovq-3"}));
@@ -140,7 +140,7 @@ TEST_F(Plan, ASearchWhoseBestRateLiesAtAnEdgeGoesOn) {
   finish(8e-3, 0.8);
   EXPECT_EQ(plan(set, one).size(), 5u);  // two more, as asked
 
-  // A result with a rate that was added needs no search, even if that is not there any more.
+  // A result with an added rate needs no search, even if the search's results are gone.
   const PlannedRun reported = plan(set, one).back();
   ExperimentResult result = result_of(reported.experiment, 3, 0.8);
   result.options = reported.experiment.run_options(3, 4e-3);

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# `ovq reproduce` on a set of short runs: what is killed goes on and ends with the same numbers, what is done is skipped,
-# what fails does not stop the others, and a result can be made again from its file.
+# `ovq reproduce` on a set of short runs: killed runs resume and end with the same numbers, finished ones are skipped,
+# failures do not stop the others, and a result can be repeated from its file.
 set -uo pipefail
 ovq=$1
 work=$(mktemp -d)
@@ -19,7 +19,7 @@ expect() {  # exit code, text in what is printed, command ...
   "$@" >out 2>&1 || status=$?
   ((status == code)) && grep -qF -- "$text" out || failed "$* -> $status (expected $code, \"$text\")"
 }
-# The numbers of a result, without times and speeds.
+# The numbers of a result without times and speeds.
 numbers() { grep -oE '"(accuracy|loss|targets|state_bytes|length|centroids|tokens|steps)":[^,}]*' "$1"; }
 same_numbers() { diff <(numbers "$1") <(numbers "$2") >/dev/null || failed "$1 and $2 differ"; }
 
@@ -47,13 +47,13 @@ expect 2 'did you mean "short"' "$ovq" reproduce shrt
 expect 2 '3 seeds are asked for; pair/sw-ovq has 2' "$ovq" reproduce short --seeds 3
 expect 1 'cannot open none.json' "$ovq" reproduce none.json
 
-# All at once, then the same with a kill in the middle of each run.
+# All runs at once, then the same with a kill in the middle of each run.
 expect 0 '| sw-ovq | keep 0.2 |' "$ovq" reproduce short --jobs 2
 for run in sw-ovq-3 sw-ovq-4 sw-nope-3 sw-nope-4; do
   [[ -s results/short/pair/$run.json ]] || failed "no result of $run"
 done
 [[ ! -e runs/short/pair/sw-ovq-3 ]] || failed 'the directory of a finished run is still there'
-# Without dictionaries the first and the last request ask the same of 32 tokens.
+# Without dictionaries the first and the last request both evaluate 32 tokens.
 (($(grep -cF '"groups":[' results/short/pair/sw-nope-3.json) == 1)) || failed 'one evaluation of sw-nope has no groups'
 (($(grep -c '"length":32' results/short/pair/sw-nope-3.json) == 1)) || failed 'sw-nope has one result twice'
 expect 0 '4 runs, 4 of them done' "$ovq" reproduce short
@@ -79,7 +79,7 @@ done
 expect 0 'pair/sw-ovq-4' "$ovq" reproduce short "${killed[@]}"
 for seed in 3 4; do same_numbers results/short/pair/sw-ovq-$seed.json again/pair/sw-ovq-$seed.json; done
 
-# A run that was trained elsewhere with the same options is only evaluated, and stays.
+# A run that was trained elsewhere with the same options is only evaluated, and its directory is kept.
 mkdir found
 cp -r killed/pair found/pair && rm found/pair/*/reproduce.json
 expect 0 'pair/sw-ovq-3' "$ovq" reproduce short --only sw-ovq --seeds 1 --out adopted --runs found
@@ -87,22 +87,22 @@ same_numbers results/short/pair/sw-ovq-3.json adopted/pair/sw-ovq-3.json
 grep -q '"commit": null' adopted/pair/sw-ovq-3.json || failed 'an adopted run has a commit'
 [[ -e found/pair/sw-ovq-3/run.json ]] || failed 'an adopted run was removed'
 
-# From the file alone; a changed number is seen.
+# A result is repeated from its file alone; a changed number is detected.
 expect 0 'every number equal' "$ovq" reproduce --from results/short/pair/sw-ovq-3.json
 sed '0,/"accuracy":[0-9.]*/s//"accuracy":0.12345/' results/short/pair/sw-ovq-3.json >changed.json
 expect 1 'accuracy was 0.12345, is' "$ovq" reproduce --from changed.json
 
-# One run that cannot be made: its directory holds another. The others go on.
+# One run fails because its directory holds another run; the others continue.
 sed -i 's/"steps": 150/"steps": 8/' found/pair/sw-ovq-4/run.json
 expect 1 'found/pair/sw-ovq-4 holds a run with other options: steps' "$ovq" reproduce short --out mixed --runs found --jobs 2
 [[ -s mixed/pair/sw-nope-4.json && ! -e mixed/pair/sw-ovq-4.json ]] || failed 'the others did not go on'
 
-# The learning rate that the search finds is used; its runs are not needed once the result is there.
+# The rate that the search chose is used; the search's runs are not needed once the result exists.
 sed 's/"claims": \[1\],/"search": {"learning_rates": [1e-9, 2e-3], "seeds": [0]},/' experiments/short.json >search.json
 expect 0 '| sw-nope | ' "$ovq" reproduce search.json --seeds 1 --only sw-nope --jobs 2
 [[ $(ls results/search/pair/search) == $'sw-nope-rate-0.002-0.json\nsw-nope-rate-1e-09-0.json' ]] || failed "runs of the search: $(ls results/search/pair/search)"
 grep -q '"learning_rate":0.002' results/search/pair/sw-nope-3.json || failed 'the worse rate was used'
-# It goes on beyond an edge where the best rate lies.
+# The search continues beyond an edge where the best rate lies.
 sed -i 's/"learning_rates": \[1e-9, 2e-3\]/"learning_rates": [1e-3, 2e-3], "extend": 1/' search.json
 expect 0 '| sw-nope | ' "$ovq" reproduce search.json --seeds 1 --only sw-nope --jobs 2 --out results/extended
 (($(ls results/extended/pair/search | wc -l) == 3)) || failed "runs of the extended search: $(ls results/extended/pair/search)"
@@ -111,7 +111,7 @@ expect 0 '1 runs, 1 of them done' "$ovq" reproduce search.json --seeds 1 --only 
 rm -r results/search/pair/search
 expect 0 '1 runs, 1 of them done' "$ovq" reproduce search.json --seeds 1 --only sw-nope
 
-# On text, which is cut into tokens once; the search has fewer steps than the runs that are reported.
+# On text, which is tokenised once; the search uses fewer steps than the reported runs.
 mkdir -p books/train books/valid
 for part in train/one train/two valid/three; do
   awk -v seed="${#part}" 'BEGIN {
@@ -143,7 +143,7 @@ rm -r runs/books
 expect 2 'give a folder with train/ and valid/ with --data' "$ovq" reproduce --from results/books/text/sw-ovq-3.json
 expect 0 'every number equal' "$ovq" reproduce --from results/books/text/sw-ovq-3.json --data books
 expect 0 '1 runs, 1 of them done' "$ovq" reproduce books
-# Another text, or another tokenizer, is not passed off as the one that is there.
+# Another text or tokenizer is not mistaken for the existing one.
 sed -i 's/"vocab": 300/"vocab": 301/' experiments/books.json
 expect 1 'was requested; remove the directory' "$ovq" reproduce books --data books
 sed -i 's/"vocab": 301/"vocab": 300/; s/"seeds": .3./"seeds": [4]/' experiments/books.json

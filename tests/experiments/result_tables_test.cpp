@@ -25,7 +25,7 @@ TEST(Results, AFileHoldsAllOfThem) {
     return to_json(read_result(directory.path() / "x.json"));
   };
   EXPECT_EQ(stored(), to_json(result));
-  result.commit.clear();  // of a run that was found
+  result.commit.clear();  // of a run that already existed
   result.search = json();
   result.codebooks = {{{"step", 1}, {"similarity", 0.5}, {"unused", 0}}};
   EXPECT_EQ(stored(), to_json(result));
@@ -98,7 +98,7 @@ TEST(Results, LossesOfTextSayHowManyBytesATokenHas) {
   result.corpus = {{"valid", {{"tokens", 1000}, {"documents", 2}, {"bytes", 2000}}}};
   const std::string line = "A token has 2.000 bytes on average: bits per byte are 0.721 times the loss.\n";
   EXPECT_NE(to_markdown({result}).find(line), std::string::npos);
-  result.corpus["valid"].erase("bytes");  // as older results
+  result.corpus["valid"].erase("bytes");  // as in older results
   EXPECT_EQ(to_markdown({result}).find("bytes on average"), std::string::npos);
 }
 
@@ -106,10 +106,10 @@ TEST(Results, DifferencesAreTakenSeedBySeed) {
   const Experiment experiment = first_experiment();
   Experiment other = experiment;
   other.name = "another";
-  ExperimentResult alone = result_of(other, 5, 1);  // nothing to compare it with
+  ExperimentResult alone = result_of(other, 5, 1);  // has no counterpart
   ExperimentResult longer = result_of(other, 3, 1);
   longer.evaluations.push_back(longer.evaluations[0]);
-  longer.evaluations.back()["length"] = 2048;  // nor this
+  longer.evaluations.back()["length"] = 2048;  // neither has this length
   EXPECT_EQ(to_markdown({result_of(experiment, 3, 0.5), result_of(experiment, 4, 0.75), longer,
                          result_of(other, 4, 0.5), alone},
                         "sw-ovq"),
@@ -123,7 +123,7 @@ TEST(Results, DifferencesAreTakenSeedBySeed) {
             "\n");
 }
 
-// Full attention has no dictionary: what has one is compared with it at every size, and not the other way round.
+// Full attention has no dictionary: rows with a dictionary are compared with it at every size, but not the reverse.
 TEST(Results, DifferencesToWhatHasNoDictionary) {
   const Experiment experiment = first_experiment();
   Experiment other = experiment;

@@ -28,7 +28,7 @@ inline std::filesystem::path write_set(const TemporaryDirectory& directory, cons
   return file;
 }
 
-// Of a run that found `accuracy` at one length with one share.
+// The result of a run with this accuracy at one length with one share.
 inline ExperimentResult result_of(const Experiment& experiment, uint64_t seed, double accuracy) {
   return {.group = experiment.group,
           .name = experiment.name,

@@ -175,7 +175,7 @@ TEST_P(Attention, ShortSequencesOfAnySize) {
   }
 }
 
-// All pairs of time, key dim, value dim and window; heads and layout go round.
+// All pairs of time, key dim, value dim and window; heads and layout alternate.
 TEST_P(Attention, PairsOfSizes) {
   constexpr int64_t kHeads[][3] = {{1, 1, 1}, {2, 2, 1}, {1, 4, 2}, {1, 6, 3}, {2, 3, 3}};
   constexpr int64_t kWindows[] = {0, 1, 16, 100, 1000};
@@ -228,14 +228,14 @@ TEST_P(Attention, KeysBeyondTheCache) {
   }
 }
 
-// Windows on both sides of the length up to which they are read in one step, and several blocks of queries long.
+// Windows on both sides of the length up to which they are read in one step, several query blocks long.
 TEST_P(Attention, LongSequencesInAWindow) {
   for (int64_t window : {8, 50, 128, 512, 513}) {
     expect_matches({.queries = 700, .query_heads = 3, .kv_heads = 1, .key_dim = 24, .value_dim = 40, .window = window});
   }
 }
 
-// How queries are cut into calls, and so into panels, changes nothing.
+// Splitting the queries into calls, and so into panels, changes nothing.
 TEST_P(Attention, PiecesOfQueriesAreTheWhole) {
   for (int64_t window : {0, 1, 8, 100, 512, 513}) {
     const AttentionProblem problem(
@@ -267,7 +267,7 @@ TEST_P(Attention, NoSequences) {
   EXPECT_NO_THROW(attention_forward(problem.inputs(), {o.view(), {}}));
 }
 
-// The last tokens, whose heads are read together, as those of a call with all tokens.
+// The last tokens, whose heads are processed together, must equal those of a call with all tokens.
 TEST_P(Attention, AFewTokensOfManyHeads) {
   for (const auto [batch, query_heads, kv_heads] : {std::array<int64_t, 3>{1, 11, 11}, {3, 8, 4}, {2, 17, 17}}) {
     for (const int64_t window : {0, 20, 600}) {
@@ -370,7 +370,7 @@ TEST_P(Attention, FutureNeverChangesThePast) {
   }
 }
 
-// What is not a number shows in every row that sees it, and in no other.
+// A NaN appears in every row that sees it, and in no other.
 TEST_P(Attention, NanInOneKeyReachesTheRowsThatSeeIt) {
   for (const int64_t window : {0, 40}) {
     AttentionProblem problem({.queries = 150, .query_heads = 2, .window = window});
@@ -385,7 +385,7 @@ TEST_P(Attention, NanInOneKeyReachesTheRowsThatSeeIt) {
   }
 }
 
-// A cache stored as bfloat16 is read as the same in float32: by few queries as it is, by many widened.
+// A cache stored as bfloat16 gives the same as in float32: few queries read it directly, many widen it.
 TEST_P(Attention, ACacheInBfloat16) {
   for (const int64_t queries : {1, 2, 5, 6, 40}) {
     for (const int64_t dim : {8, 15, 64}) {

@@ -1,4 +1,5 @@
-// Bad input: std::invalid_argument that names the argument, outputs untouched, states byte for byte as before.
+// Bad input throws std::invalid_argument that names the argument, leaves outputs untouched, and states byte for byte
+// the same.
 #include <gtest/gtest.h>
 
 #include <cstdint>
@@ -20,7 +21,7 @@ namespace {
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
-// All arguments of a forward and its backward, right until a test spoils one.
+// All arguments of a forward and its backward, valid until a test changes one.
 struct Call {
   static constexpr int64_t kTokens = 20;
 

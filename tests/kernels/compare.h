@@ -1,4 +1,4 @@
-// How results are compared: calibrated against the plain loop in float, or bit for bit.
+// Comparison of results: calibrated by the plain loop in float, or bit for bit.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -30,7 +30,7 @@ inline testing::AssertionResult holds(const Calibration& calibration) {
                                      << calibration.plain_error() << ")";
 }
 
-// As ovq/base/calibration.h has it.
+// By the rule of ovq/base/calibration.h.
 inline testing::AssertionResult calibrated(const Comparison& comparison) {
   const auto& [actual, plain, truth, magnitude, floor] = comparison;
   if (actual.size() != truth.size() || plain.size() != truth.size()) {

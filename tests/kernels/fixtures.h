@@ -1,4 +1,4 @@
-// Inputs and outputs for the tests: random, strided, fenced; and a fixture that runs a test on one instruction set.
+// Inputs and outputs for the tests: random, strided, fenced. Also a fixture that runs a test on one instruction set.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -39,7 +39,7 @@ struct Shape {
   int64_t size() const { return batch * time * heads * dim; }
 };
 
-// Memory as tensors have it, which begins with a cache line.
+// Memory that begins with a cache line, like a tensor's.
 template <class T>
 struct LineAllocator {
   using value_type = T;
@@ -73,8 +73,8 @@ std::vector<float> dense(View<T> view) {
   return values;
 }
 
-// Elements start as NaN. What lies between and around them is another NaN, which must never change. Where
-// AddressSanitizer watches the kernels nothing lies around them, so that it sees reads out of bounds too.
+// Elements start as NaN. The memory between and around them holds another NaN, which must never change. With
+// AddressSanitizer there is no memory around them, so that it also detects reads out of bounds.
 class Tensor {
  public:
   Tensor() = default;
@@ -169,7 +169,7 @@ inline Tensor unit_tensor(Shape shape, Layout layout, Random& random) {
   return tensor;
 }
 
-// Runs on the instruction set that is the test's parameter.
+// Runs on the instruction set given by the test's parameter.
 class OnIsa : public testing::TestWithParam<std::string> {
  protected:
   void SetUp() override { select_isa(GetParam()); }
@@ -190,7 +190,7 @@ inline bool has_word(const std::string& text, const std::string& word) {
   return false;
 }
 
-// Whether `call` throws `Error` with a message that has `word` in it as a word of its own.
+// Whether `call` throws `Error` with a message that contains `word` as a whole word.
 template <class Error, class Call>
 testing::AssertionResult throws_naming(const std::string& word, Call&& call) {
   try {

@@ -1,4 +1,4 @@
-// Which instruction set runs: by select_isa, and by OVQ_ISA in a process of its own.
+// The selected instruction set: by select_isa, and by OVQ_ISA in a child process.
 #include "ovq/kernels/isa.h"
 
 #include <gtest/gtest.h>
@@ -63,7 +63,7 @@ struct ChildOutput {
   std::string text;
 };
 
-// This program, in a process of its own; of another CPU, through the emulator that runs it here.
+// Runs this program in a child process; for another CPU, with the emulator that runs it here.
 ChildOutput run_child(const std::string& environment) {
   const std::string program = std::filesystem::read_symlink("/proc/self/exe");
   const std::string command = environment + " " OVQ_EMULATOR " '" + program + "' --print-isa 2>&1";

@@ -1,5 +1,5 @@
-// One state that reads a very long stream: nothing grows, nothing drifts. 200,000 tokens; OVQ_STREAM_TOKENS sets
-// another number (10,000,000 take about a minute).
+// One state reads a very long stream: memory must not grow, results must not drift. 200,000 tokens; OVQ_STREAM_TOKENS
+// sets another number (10,000,000 take about a minute).
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -22,7 +22,7 @@ int64_t stream_tokens() {
   return tokens == nullptr ? 200'000 : std::stoll(tokens);
 }
 
-// Bytes of memory that the program has; 0 where the system does not say.
+// The resident memory of the program; 0 if the system does not report it.
 int64_t resident_bytes() {
   std::ifstream status("/proc/self/status");
   for (std::string word; status >> word;) {
@@ -86,7 +86,7 @@ void expect_steady(const OvqOptions& options) {
   EXPECT_EQ(state.position(), tokens);
   EXPECT_LE(state.size(), options.centroids);
   EXPECT_EQ(state.size(), target_size(options, tokens));
-  // The dictionary's last few centroids come late: memory grows with them alone.
+  // The dictionary's last few centroids are added late: memory grows only with them.
   EXPECT_LE(state.nbytes(), early_bytes + early_bytes / 10);
   EXPECT_LE(resident_bytes(), early_resident + (4 << 20));
   for (int64_t head = 0; head < kHeads; ++head) {

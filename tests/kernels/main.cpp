@@ -1,4 +1,4 @@
-// The tests of the kernels; with --print-isa only the name of the instruction set that this process uses.
+// The tests of the kernels. With --print-isa prints only the instruction set that this process uses.
 #include <gtest/gtest.h>
 
 #include <iostream>

@@ -30,7 +30,7 @@ std::ostream& operator<<(std::ostream& out, const MatvecCase& c) {
   return out;
 }
 
-// Weights hold numbers of bfloat16, so that both ways of storing them mean the same.
+// Weights are exact in bfloat16, so that both storage types hold the same values.
 struct MatvecProblem {
   explicit MatvecProblem(const MatvecCase& c) : c(c) {
     Random random(static_cast<uint64_t>(c.rows * 1000 + c.depth));

@@ -1,5 +1,5 @@
-// What forward and backward allocate beyond inputs and outputs: linear in T and at most the size of q, k, v and o,
-// apart from one dictionary and its gradient per head, whatever N. Buffers and operator new are both counted.
+// Memory of forward and backward beyond inputs and outputs: linear in T and at most the size of q, k, v and o, plus one
+// dictionary and its gradient per head, for any N. Counts both buffers and operator new.
 #include <gtest/gtest.h>
 #include <malloc.h>
 
@@ -61,7 +61,7 @@ void operator delete[](void* pointer, std::size_t, std::align_val_t) noexcept { 
 namespace ovq::kernels::test {
 namespace {
 
-// The most that `call` held at a time: buffers and, counted apart, what went through operator new.
+// The peak memory of `call`: buffers and, counted separately, operator new.
 template <class Call>
 int64_t peak_bytes(Call&& call) {
   reset_peak_memory();
@@ -111,7 +111,7 @@ Footprint measure(const OvqCase& c, bool with_states) {
 constexpr int64_t kScratch = int64_t{512} << 10;  // panels and the like of all threads, whatever T and N
 
 TEST(Memory, ForwardAndBackwardAreLinearInTimeWhateverN) {
-#ifdef __SANITIZE_ADDRESS__  // twenty times slower, and one length shows it as much as three
+#ifdef __SANITIZE_ADDRESS__  // twenty times slower, and one length is enough
   const std::vector<int64_t> lengths = {4096};
 #else
   const std::vector<int64_t> lengths = {4096, 8192, 16384};
@@ -159,7 +159,7 @@ TEST(Memory, AStepAllocatesNothingInProportionToTheDictionary) {
   EXPECT_LE(largest, kScratch);
 }
 
-// A short file that promises many rows: memory follows the bytes that come.
+// A short file with many rows in its header: memory grows only with the bytes read.
 TEST(Memory, ReadingAHostileStateAllocatesLittle) {
   const OvqProblem problem({.tokens = 27, .key_dim = 2, .value_dim = 2, .options = {.chunk = 8, .centroids = 10}});
   std::vector<OvqState> states = problem.states();

@@ -1,4 +1,4 @@
-// Forward against the plain loops, with the fast path's assignments forced on them, and the choices on their own.
+// Forward against the plain loops with the fast path's assignments, and tests of the assignments themselves.
 #include "ovq/kernels/ovq_attention.h"
 
 #include <gtest/gtest.h>
@@ -46,7 +46,8 @@ void expect_counts_match(const OvqInputs& inputs, std::span<const OvqState> actu
   }
 }
 
-// With states and without: the same outputs, close to the plain loops, and choices as the spec wants them.
+// With and without states: the same outputs, close to the plain loops, and assignments as docs/semantics.md defines
+// them.
 void expect_forward_matches(const OvqCase& c) {
   SCOPED_TRACE(testing::Message() << c);
   const OvqProblem problem(c);
@@ -156,7 +157,7 @@ TEST_P(OvqAttentionForward, RepeatedKeys) {
   }
 }
 
-// A few centroids take many tokens: counts grow, and with them the bias.
+// Few centroids take many tokens, so counts and their bias grow.
 TEST_P(OvqAttentionForward, LongRun) {
   for (const bool weighted : {false, true}) {
     expect_forward_matches(
@@ -173,7 +174,7 @@ TEST_P(OvqAttentionForward, ZeroRowStaysUnderNormalize) {
   for (float value : forward.o.values()) EXPECT_TRUE(std::isfinite(value));
 }
 
-// Small integers and a rate of 1/2 leave nothing to rounding: every choice, and every tie, is that of the plain loop.
+// Small integers and a rate of 1/2 avoid rounding: every choice, including ties, must equal that of the plain loop.
 TEST_P(OvqAttentionForward, TiesAreBrokenAsWritten) {
   for (uint64_t seed = 0; seed < 60; ++seed) {
     OvqCase c{.tokens = 64, .query_heads = 2, .kv_heads = 2, .seed = seed};

@@ -57,7 +57,7 @@ struct StateTensors {
   }
 };
 
-// What backward is asked for, besides the inputs.
+// The arguments of backward besides the inputs.
 struct OvqBackwardProblem {
   std::vector<OvqState> initial;      // none: no states
   Tensor d_o;                         // shaped as o
@@ -214,8 +214,8 @@ inline void expect_gradients_match(const OvqInputs& inputs, std::span<const OvqS
   EXPECT_TRUE(
       calibrated({.actual = actual.d_beta, .plain = plain.d_beta, .truth = truth.d_beta, .magnitude = terms * product}))
       << "d_beta";
-  // By the logarithm of a weight or count the gradient is as large as that of any logit, and dividing is exact but for
-  // a rounding; by the weight itself a small one would decide.
+  // The gradient by the logarithm of a weight or count is as large as that of any logit, and dividing it adds only one
+  // rounding. The gradient by the weight itself would be dominated by small weights.
   const auto expect_weights = [&](const char* name, const std::vector<float>& a, std::vector<float> p,
                                   std::vector<double> t, const std::vector<float>& weights) {
     std::vector<float> scaled = a;

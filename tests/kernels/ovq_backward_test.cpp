@@ -1,4 +1,4 @@
-// Backward against the plain loops, with the fast path's assignments forced on them.
+// Backward against the plain loops with the fast path's assignments.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -14,7 +14,7 @@
 namespace ovq::kernels::test {
 namespace {
 
-// The last `tokens` of the case after its first `earlier` ones, with gradients of everything.
+// Compares the gradients of the last `tokens` of the case after its first `earlier` ones.
 void expect_backward_matches(const OvqCase& c, int64_t earlier = 0) {
   SCOPED_TRACE(testing::Message() << c << ", after " << earlier);
   const OvqProblem problem(c);
@@ -118,7 +118,7 @@ TEST_P(OvqBackward, LargeLogits) {
   }
 }
 
-// A few centroids take many tokens: the gradient of a count gathers from every chunk.
+// Few centroids take many tokens: a count's gradient sums over all chunks.
 TEST_P(OvqBackward, LongRunWithWeights) {
   expect_backward_matches(
       {.tokens = 3000, .key_dim = 8, .value_dim = 8, .options = {.chunk = 16, .centroids = 3, .weighted = true}});

@@ -1,4 +1,4 @@
-// Dictionaries stored as bfloat16: the rounding itself, what is computed with them, conversions.
+// Dictionaries stored as bfloat16: rounding, computation, conversions.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -84,7 +84,7 @@ void for_each_chunk(const OvqCase& c, const F& f) {
   }
 }
 
-// The float32 path, with its dictionary rounded after each write, is an oracle to the bit.
+// Must equal the float32 path with its dictionary rounded after each write, bit for bit.
 void expect_rounded_writes(const OvqCase& c) {
   SCOPED_TRACE(testing::Message() << c);
   const OvqProblem problem(c);
@@ -110,7 +110,7 @@ TEST_P(OvqBfloat16, IsTheFloat32PathWithRoundedWrites) {
                          .dtype = StateDtype::bfloat16});
 }
 
-// Against the plain loops on the dictionary as it is stored, chunk by chunk, with the choices of the fast path.
+// Against the plain loops on the stored dictionary, chunk by chunk, with the assignments of the fast path.
 TEST_P(OvqBfloat16, MatchesThePlainLoops) {
   for (const OvqOptions& options : option_variants(16, 40)) {
     const OvqCase c = narrow_case(options);
@@ -140,7 +140,7 @@ TEST_P(OvqBfloat16, MatchesThePlainLoops) {
   }
 }
 
-// With the same choices the outputs differ by what 8 bits leave of keys and values, and do differ.
+// With the same assignments the outputs differ by the precision of 8 bits, and do differ.
 TEST_P(OvqBfloat16, IsCloseToFloat32) {
   for (const OvqOptions& options : option_variants(16, 40)) {
     const OvqCase c = narrow_case(options);

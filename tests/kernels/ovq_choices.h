@@ -1,5 +1,5 @@
-// Whether assignments are what the write of a chunk prescribes: exactly in their form, within a tolerance in how
-// similar the chosen centroids are.
+// Checks assignments against the rules for writing a chunk: exactly in form, within a tolerance in the similarity of
+// the chosen centroids.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -17,8 +17,8 @@ namespace ovq::kernels::test {
 
 inline constexpr double kChoiceTolerance = 1e-5;
 
-// Every written token has a centroid that exists, founders are as many as the size asks for and numbered by position,
-// the rest is kUnassigned.
+// Whether every written token has an existing centroid, the number of founders matches the size, founders are numbered
+// by position, and the rest is kUnassigned.
 inline testing::AssertionResult valid_assignments(const OvqInputs& inputs, std::span<const OvqState> states,
                                                   std::span<const int32_t> assignments) {
   const OvqOptions& options = inputs.options;
@@ -61,8 +61,7 @@ inline testing::AssertionResult valid_assignments(const OvqInputs& inputs, std::
   return testing::AssertionSuccess();
 }
 
-// Replays the traversal with the founders given: at each step one of them must be as far from the chosen ones as any
-// key.
+// Replays the traversal with the given founders: each must be as far from the chosen ones as any other key.
 inline testing::AssertionResult farthest_first_within(const reference::Matrix<double>& keys,
                                                       const std::vector<int64_t>& founders, double tolerance) {
   if (founders.empty() || founders[0] != 0) return testing::AssertionFailure() << "key 0 is not a founder";
@@ -185,7 +184,7 @@ inline testing::AssertionResult optimal_chunk(const reference::OvqDictionary<dou
   return testing::AssertionSuccess();
 }
 
-// `expected` is the plain loop with the assignments to be judged forced on it.
+// `expected` is the plain loop with the assignments under test.
 inline testing::AssertionResult optimal_choices(const OvqInputs& inputs, std::span<const OvqState> states,
                                                 const OvqExpected<double>& expected) {
   size_t i = 0;

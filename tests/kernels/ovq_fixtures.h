@@ -24,10 +24,10 @@ namespace ovq::kernels::test {
 enum class Keys {
   unit,      // random, of unit norm
   gaussian,  // random
-  repeated,  // random, of unit norm, with three different ones only
+  repeated,  // random, of unit norm, with only three distinct ones
 };
 
-// What the sweeps go over
+// The values that the sweeps use.
 inline constexpr int64_t kChunks[] = {1, 7, 16, 32, 128};
 inline constexpr int64_t kCentroids[] = {1, 5, 24, 300};
 
@@ -83,7 +83,7 @@ struct OvqProblem {
   OvqShape state_shape() const {
     return {cu_seqlens.empty() ? q.view().batch : 1, k.view().heads, k.view().dim, v.view().dim};
   }
-  // Empty ones: one for the batch, or one per packed sequence.
+  // Empty states: one for the batch, or one per packed sequence.
   std::vector<OvqState> states() const {
     const size_t count = cu_seqlens.empty() ? 1 : cu_seqlens.size() - 1;
     return std::vector<OvqState>(count, OvqState(state_shape(), options, dtype));
@@ -97,7 +97,7 @@ struct OvqProblem {
   StateDtype dtype;
 
  private:
-  // Up to 1 and seldom above, as a gate gives them, many of them small.
+  // Mostly up to 1, as from a gate; many of them are small.
   void make_weights(const OvqCase& c, Random& random) {
     weights = Tensor({c.batch, c.tokens, c.kv_heads, 1}, c.layout);
     weights.each_row([&](float* weight) { *weight = std::exp(random.normal() - 1.5f); });
@@ -156,7 +156,7 @@ inline std::vector<Sequence> sequences_of(const OvqInputs& inputs, std::span<con
   return sequences;
 }
 
-// What the plain loops give, dense: [B, T, H, D], and the result of each kv head of each sequence.
+// The results of the plain loops, dense: [B, T, H, D], and those of each kv head of each sequence.
 template <class Scalar>
 struct OvqExpected {
   std::vector<Scalar> o, lse;
@@ -203,8 +203,9 @@ OvqExpected<Scalar> expected_forward(const OvqInputs& inputs, std::span<const Ov
   return expected;
 }
 
-// What a state holds, or gradients of it: [B, n, Hkv, dk], [B, n, Hkv, dv], [B, pending, Hkv, dk], [B, pending, Hkv,
-// dv]; with weights also [B, n, Hkv] and [B, pending, Hkv], empty without; with value_norms [B, n, Hkv], empty without.
+// The content of a state, or its gradients: [B, n, Hkv, dk], [B, n, Hkv, dv], [B, pending, Hkv, dk], [B, pending, Hkv,
+// dv]; with weights also [B, n, Hkv] and [B, pending, Hkv], otherwise empty; with value_norms [B, n, Hkv], otherwise
+// empty.
 template <class Scalar>
 struct StateValues {
   std::vector<Scalar> keys, values, pending_keys, pending_values, counts, pending_weights, shrinkage;
@@ -309,8 +310,8 @@ inline std::string bytes_of(const OvqState& state) {
   return out.str();
 }
 
-// The variants of the op: every option at least once, alone and together with others. A constant rate stays so small
-// that a chunk moves no row far beyond its members.
+// The variants of the op: every option at least once, alone and in combination. A constant rate is small enough that a
+// chunk moves no row far beyond its members.
 inline std::vector<OvqOptions> option_variants(int64_t chunk, int64_t centroids) {
   const OvqOptions base{.chunk = chunk, .centroids = centroids};
   std::vector<OvqOptions> variants(18, base);
@@ -360,7 +361,7 @@ struct HeadCounts {
   int64_t batch, query_heads, kv_heads;
 };
 
-// All pairs of time, key dim, value dim and chunk; heads, layout, keys, options and centroids go round.
+// All pairs of time, key dim, value dim and chunk; heads, layout, keys, options and centroids alternate.
 inline std::vector<OvqCase> pairs_of_sizes(std::span<const HeadCounts, 5> heads) {
   std::vector<OvqCase> cases;
   for (int64_t i = 0; i < 14; ++i) {

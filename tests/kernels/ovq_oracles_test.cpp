@@ -1,4 +1,4 @@
-// What must hold for the fast path whatever the plain loops say: repetition, causal attention, means, causality.
+// Properties of the fast path that do not depend on the plain loops: repetition, causal attention, means, causality.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -117,7 +117,7 @@ TEST_P(OvqOracles, CentroidsAreMeansAndCountsAddUp) {
   }
 }
 
-// Tokens from `from` on are poisoned; what came before keeps its bits, in the same chunk too.
+// Tokens from `from` on are set to NaN, infinity or huge values; earlier results stay the same, even in the same chunk.
 TEST_P(OvqOracles, FutureNeverChangesThePast) {
   const float nan = std::numeric_limits<float>::quiet_NaN(), infinity = std::numeric_limits<float>::infinity();
   for (const OvqOptions& options : option_variants(32, 24)) {

@@ -1,4 +1,4 @@
-// The state as a value: copies, size, bytes, and readers that trust nothing.
+// The state as a value: copies, size, serialisation, and robust readers.
 #include "ovq/kernels/ovq_state.h"
 
 #include <gtest/gtest.h>
@@ -89,7 +89,7 @@ TEST(OvqState, SizeAfterManyTokensEqualsThatChunkByChunk) {
           for (const bool rope : {false, true}) {
             const OvqOptions options{
                 .chunk = chunk, .centroids = centroids, .growth = growth, .total_tokens = total, .rope = rope};
-            // Sizes behind and ahead of the target too: the limit may have changed.
+            // Also sizes below and above the target: the limit may have changed.
             for (const int64_t size : {0, 1, 5, 39, 200}) {
               for (const int64_t position : {0, 1, 8, 127, 300}) {
                 for (const int64_t tokens : {0, 1, 2, 7, 8, 9, 128, 511, 2000}) {
@@ -134,7 +134,7 @@ TEST(OvqState, HoldsPendingTokensInTheirOriginalForm) {
   }
 }
 
-// Size follows the centroids in use and the chunk, not the context, and not the limit N.
+// The size depends on the centroids in use and the chunk, not on the context or the limit N.
 TEST(OvqState, SizeIsBounded) {
   for (const bool rope : {false, true}) {
     const OvqProblem problem(
@@ -238,7 +238,7 @@ TEST(OvqState, ContinuesAfterForcedAssignmentsOfPartOfAChunk) {
   }
 }
 
-// What `read` makes of the bytes: an error, or a state that works; and the most memory that took.
+// The result of `read`: an error, or a state that works; and the peak memory.
 struct ReadOutcome {
   bool accepted = false;
   std::string error;  // what() of the runtime_error
@@ -295,7 +295,7 @@ TEST(OvqStateFile, EveryFlippedByteIsAnError) {
   }
 }
 
-// The format of ovq_state_io.cpp: where the fields of the header lie.
+// The offsets of the header's fields in the format of ovq_state_io.cpp.
 constexpr size_t kShapeAt = 12, kOptionsAt = 44, kChunkAt = 44, kRopeAt = 108, kPositionAt = 124, kSizeAt = 132;
 constexpr size_t kHeaderBytes = 140;
 
@@ -304,7 +304,7 @@ void put(std::string& bytes, size_t at, T value) {
   std::memcpy(bytes.data() + at, &value, sizeof(value));
 }
 
-// With a checksum that fits.
+// Adds a valid checksum.
 std::string sealed(std::string bytes) {
   uint64_t hash = 0xcbf29ce484222325u;
   for (size_t i = 0; i + 8 < bytes.size(); ++i) hash = (hash ^ static_cast<unsigned char>(bytes[i])) * 0x100000001b3u;
@@ -322,7 +322,7 @@ TEST(OvqStateFile, SealIsTheChecksum) {
   EXPECT_EQ(sealed(bytes), bytes);
 }
 
-// Any field of the header of the attacker's choosing, behind a right checksum: an error or a small state.
+// Any field of the header set by an attacker, with a valid checksum: an error or a small state.
 TEST(OvqStateFile, HostileHeadersAllocateNothing) {
   const int64_t values[] = {-1,
                             0,
@@ -358,7 +358,7 @@ TEST(OvqStateFile, HostileHeadersAllocateNothing) {
   }
 }
 
-// Programs that know no weights read what has none, and those that know no bfloat16 what is float32.
+// Programs without weights can read states without weights, and programs without bfloat16 can read float32 states.
 TEST(OvqStateFile, VersionIsTheOldestThatCanHoldTheState) {
   for (const bool rope : {false, true}) {
     EXPECT_EQ(file_of({.chunk = 8, .centroids = 10, .rope = rope}, 27)[8], 1);
@@ -396,7 +396,7 @@ TEST(OvqStateFile, BadWeightsAreErrors) {
   }
 }
 
-// Chunks so long that the tokens they have room for exceed the file by far.
+// Chunks so long that their capacity exceeds the file by far.
 TEST(OvqStateFile, HostileChunksAllocateNothing) {
   for (const int64_t chunk : {int64_t{1} << 20, int64_t{1} << 22}) {
     for (const int64_t rope : {0, 1}) {
@@ -405,7 +405,7 @@ TEST(OvqStateFile, HostileChunksAllocateNothing) {
       put(pending, kChunkAt, chunk);
       EXPECT_LE(try_read(sealed(pending)).peak, 4 * kMegabyte) << "chunk " << chunk << ", rope " << rope;
     }
-    // One centroid that took all tokens of a very long chunk, none pending.
+    // One centroid that took all tokens of a very long chunk; none is pending.
     std::string written = file_of({.chunk = 1, .centroids = 1}, 1);
     put(written, kChunkAt, chunk);
     put(written, kPositionAt, chunk);

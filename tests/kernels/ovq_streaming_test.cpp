@@ -1,4 +1,4 @@
-// One pass = any split into pieces = one token at a time = packed with others: bit for bit.
+// A single pass equals any split into pieces, token by token, and packing with other sequences, bit for bit.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -122,7 +122,7 @@ TEST_P(OvqStreaming, PiecesAreOnePassAtAnySize) {
                                 .layout = kLayouts[i % 3],
                                 .dtype = kStateDtypes[i / 5]});
   }
-  // Dims of one vector, of pairs of them, and of what is left over.
+  // Dims of one vector, of pairs of vectors, and with a remainder.
   for (const int64_t dim : {16, 20, 48, 63, 64, 90}) {
     expect_pieces_are_one_pass({.tokens = 80,
                                 .key_dim = dim,
@@ -151,7 +151,7 @@ TEST_P(OvqStreaming, PiecesAreOnePassWithALargeDictionary) {
 
 using Range = std::pair<int64_t, int64_t>;  // first token, count
 
-// Those tokens, one range after the other, as one sequence or packed.
+// Selects these tokens, one range after the other, as one sequence or packed.
 OvqProblem gather(const OvqProblem& problem, const std::vector<Range>& ranges, bool packed) {
   OvqProblem part = problem;
   part.cu_seqlens = {0};
@@ -231,7 +231,7 @@ TEST_P(OvqStreaming, PackedPiecesAreOnePass) {
   }
 }
 
-// After the limit changed, the dictionary catches up by at most a chunk a write, or keeps its size.
+// After the limit has changed, the dictionary grows by at most a chunk per write, or keeps its size.
 TEST_P(OvqStreaming, CentroidsMayChangeBetweenPieces) {
   for (const bool rope : {false, true}) {
     for (const int64_t centroids : {2, 90}) {

@@ -95,7 +95,7 @@ TEST(OvqTheory, ReadingIsGaussianMixtureRegression) {
   EXPECT_LE(difference_from_regression(true, [](double, double) { return 1.0; }), 1e-12);
 }
 
-// Means of unit vectors are shorter: each weight is off by exp(-beta |mu|^2 / 2), and by nothing else.
+// Means of unit vectors are shorter: each weight is off by exactly the factor exp(-beta |mu|^2 / 2).
 TEST(OvqTheory, ShortCentroidsDifferByTheirNormAlone) {
   EXPECT_GT(difference_from_regression(false, [](double, double) { return 1.0; }), 1e-3);
   EXPECT_LE(difference_from_regression(false, [](double beta, double norm) { return std::exp(beta * norm / 2); }),
@@ -131,7 +131,7 @@ struct FirstUpdate {
     return rows;
   }
 
-  // The centroid of each data point; founders belong to their own.
+  // The centroid of each data point; founders belong to their own centroid.
   int64_t centroid(int64_t t) const {
     return result.assignments[t] < 0 ? ~result.assignments[t] : result.assignments[t];
   }
@@ -189,7 +189,7 @@ TEST(OvqTheory, WritingIsANewtonStep) {
   EXPECT_TRUE(close_to(std::span<const double>(x.after.data), std::span<const double>(newton), 1e-11));
 }
 
-// z_tn = softmax_n(-beta |k_t - mu_n|^2 / 2) under uniform priors; beta so large that all but one vanish.
+// z_tn = softmax_n(-beta |k_t - mu_n|^2 / 2) under uniform priors, with beta so large that all but one vanish.
 TEST(OvqTheory, WritingIsAnExpectationMaximisationStepInTheHardLimit) {
   const FirstUpdate x;
   const double beta = 1e6;

@@ -1,4 +1,4 @@
-// Weights of tokens: what 1, 2 and nearly 0 mean, weighted means, and ties.
+// Weights of tokens: the effect of 1, 2 and nearly 0, weighted means, and ties.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -17,7 +17,8 @@ namespace {
 using OvqWeights = OnIsa;
 OVQ_ON_EVERY_ISA(OvqWeights);
 
-// Choices, outputs, states and gradients. Keys that are not of unit norm have similarities above 1, which all score 0.
+// Covers assignments, outputs, states and gradients. Keys that are not of unit norm have similarities above 1, which
+// all score 0.
 TEST_P(OvqWeights, OnesHaveTheBitsOfNone) {
   for (const OvqOptions& options : option_variants(16, 24)) {
     if (options.weighted || options.rate) continue;
@@ -67,7 +68,7 @@ TEST_P(OvqWeights, OnesHaveTheBitsOfNone) {
   }
 }
 
-// One token of each chunk has weight 2; or it stands there twice, in chunks that are longer by one.
+// One token of each chunk has weight 2, or occurs twice in chunks that are longer by one.
 TEST_P(OvqWeights, TwoIsTheTokenTwice) {
   constexpr int64_t kChunk = 8, kTokens = 3 * kChunk + 5, kLonger = 3 * (kChunk + 1) + 6;
   for (const bool normalize : {false, true}) {
@@ -85,10 +86,10 @@ TEST_P(OvqWeights, TwoIsTheTokenTwice) {
     }
     const std::vector<int32_t> assignments = run_forward(once.inputs()).assignments;
     std::vector<int32_t> longer;
-    std::vector<int64_t> at;  // where each token stands for the last time
+    std::vector<int64_t> at;  // last occurrence of each token
     for (int64_t t = 0; t < kTokens; ++t) {
       const int64_t chunk = t / kChunk;
-      const bool doubled = t % kChunk == 1 + chunk;  // of the first chunk a founder
+      const bool doubled = t % kChunk == 1 + chunk;  // in the first chunk a founder
       const int32_t a = assignments[t];
       for (int64_t i = 0; i < (doubled ? 2 : 1); ++i) {
         const auto to = static_cast<int64_t>(longer.size());
@@ -122,7 +123,7 @@ TEST_P(OvqWeights, TwoIsTheTokenTwice) {
   }
 }
 
-// Key and value of a token whose weight is nearly 0 matter to nobody but itself, and it founds no centroid while there
+// Key and value of a token whose weight is nearly 0 affect only the token itself, and it founds no centroid while there
 // are others.
 TEST_P(OvqWeights, NearlyZeroRemovesTheToken) {
   for (const OvqOptions& options : option_variants(8, 6)) {
@@ -141,7 +142,7 @@ TEST_P(OvqWeights, NearlyZeroRemovesTheToken) {
   }
 }
 
-// A factor of all weights cancels out, also one that leaves numbers whose reciprocals are too large for a float.
+// A common factor of all weights cancels, even if the weights' reciprocals overflow a float.
 TEST_P(OvqWeights, AFactorOfAllChangesNothing) {
   for (const OvqOptions& options : option_variants(8, 6)) {
     if (!options.weighted) continue;
@@ -160,7 +161,7 @@ TEST_P(OvqWeights, AFactorOfAllChangesNothing) {
       const std::vector<double> truth(y.begin(), y.end());
       EXPECT_TRUE(close_to(std::span<const float>(x), std::span<const double>(truth), 3e-4)) << name;
     };
-    // The logarithms of the weights are rounded coarser, nothing else is.
+    // Only the logarithms of the weights are rounded more coarsely.
     expect("o", actual.o.values(), expected.o.values());
     const StateValues<float> a = values_of(tiny_states[0]), e = values_of(plain_states[0]);
     EXPECT_TRUE(same_bits(a.keys, e.keys));
@@ -205,8 +206,8 @@ TEST_P(OvqWeights, CentroidsAreWeightedMeans) {
   }
 }
 
-// Small integers and powers of two leave nothing to rounding: every choice, and every tie, is that of the plain loop.
-// One founding chunk; and a second one, after a first whose keys are all centroids as they are.
+// Small integers and powers of two avoid rounding: every choice, including ties, must equal that of the plain loop. One
+// founding chunk, and a second one after a first whose keys all become centroids.
 TEST_P(OvqWeights, TiesAreBrokenAsWritten) {
   for (uint64_t seed = 0; seed < 60; ++seed) {
     const bool founding = seed % 2 == 0;

@@ -1,4 +1,4 @@
-// Threads: parallel_for itself, and the same bits for any number of them.
+// Threads: parallel_for itself, and equal results for any number of threads, bit for bit.
 #include "ovq/kernels/parallel.h"
 
 #include <gtest/gtest.h>
@@ -65,7 +65,7 @@ TEST_F(Threads, ExceptionsAreRethrown) {
   EXPECT_EQ(sum, 45);
 }
 
-// All that forward and backward give, one after the other.
+// All results of forward and backward in one list.
 struct Everything {
   std::vector<float> values;
   std::vector<int32_t> assignments;

@@ -1,4 +1,4 @@
-// The recurrences, forward and backward, against the plain loops; and what must hold between calls.
+// The recurrences, forward and backward, against the plain loops, and the consistency between calls.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -298,8 +298,8 @@ Values<Scalar> expected_recurrence(const RecurrenceProblem& p) {
   return all;
 }
 
-// Gradients by gates are differences of sums of q . d_q over a chunk, and of <state, d_state>: rounding follows the
-// terms. This is the sum of them that a chunk has on average.
+// Gradients by gates are differences of sums of q . d_q over a chunk and of <state, d_state>, so rounding depends on
+// these terms. Returns their average sum over a chunk.
 double gate_terms(const RecurrenceProblem& p, const std::vector<double>& d_q) {
   const std::vector<float> q = p.q.values();
   double sum = 0;
@@ -434,8 +434,8 @@ TEST_P(Recurrences, SameBitsForAnyNumberOfThreads) {
   }
 }
 
-// Of 6 heads three threads take two each, and one of them has the last of one group and the first of the other; of 10
-// they take 4, 4 and 2.
+// Of 6 heads three threads take two each, and one of them gets the last of one group and the first of the other; of 10
+// heads they take 4, 4 and 2.
 TEST_P(Recurrences, ThreadsMayShareTheHeadsOfAGroup) {
   for (const Rule rule : {Rule::linear, Rule::ssd}) {
     for (const int64_t value_dim : {20, 32}) {
@@ -449,8 +449,8 @@ TEST_P(Recurrences, ThreadsMayShareTheHeadsOfAGroup) {
   }
 }
 
-// Results that are larger than the caches are written past them where their rows are aligned. On the two best
-// instruction sets: it takes a while.
+// Results larger than the caches bypass them if their rows are aligned. Runs only on the two best instruction sets
+// because it is slow.
 TEST(LargeRecurrences, SameBitsPastTheCaches) {
   for (const Rule rule : {Rule::delta, Rule::ssd}) {
     RecurrenceCase c{.rule = rule, .time = 8193, .groups = 16, .heads = 16, .key_dim = 32, .value_dim = 32};
@@ -492,7 +492,7 @@ TEST_P(Recurrences, ManyLargeHeads) {
   }
 }
 
-// A sequence in pieces with the state carried is the whole, and so is one token at a time.
+// Processing a sequence in pieces with carried state equals the whole, and so does token by token.
 TEST_P(Recurrences, PiecesCarryTheState) {
   for (const std::vector<int64_t>& pieces : {std::vector<int64_t>{0, 1, 2, 40, 104, 104, 130}, {0, 64, 128, 130}}) {
     const RecurrenceProblem p({.rule = Rule::delta, .time = 130, .groups = 2, .heads = 2, .key_dim = 20});

@@ -1,4 +1,4 @@
-// The plain loops themselves, in double: gradients against central differences, and the oracles.
+// The plain loops themselves, in double: gradients against central differences, and known results.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -231,7 +231,8 @@ TEST(ReferenceOvqAttention, CentroidsAreMeansAndCountsAddUp) {
   }
 }
 
-// Everything, the choices too. Keys that are not of unit norm have similarities above 1, which all score 0.
+// Everything must be equal, including the assignments. Keys that are not of unit norm have similarities above 1, which
+// all score 0.
 TEST(ReferenceWeights, OnesChangeNothing) {
   for (const OvqOptions& options : option_variants(8, 10)) {
     if (options.rate || options.weighted) continue;
@@ -267,8 +268,8 @@ OvqChunk<double> chunk_of(const OvqHeadInputs<double>& inputs, int64_t first, in
           0};
 }
 
-// By hand: the values (3, 0) and (0, 4) merge. Their mean (1.5, 2) has the norm 2.5 and gets 3.5. With the next token,
-// (0, 5), the mean is (1, 3) and the norm 4.
+// By hand: the values (3, 0) and (0, 4) merge. Their mean (1.5, 2) has norm 2.5 and is rescaled to 3.5. With the next
+// token, (0, 5), the mean is (1, 3) and the norm 4.
 TEST(ReferenceValueNorms, MergedValuesAreAsLongAsTheirTokens) {
   const OvqOptions options{.chunk = 2, .value_norms = true};
   OvqDictionary<double> dictionary = empty_state<double>(1, 2).dictionary;
@@ -286,7 +287,7 @@ TEST(ReferenceValueNorms, MergedValuesAreAsLongAsTheirTokens) {
   EXPECT_TRUE(close(dictionary.shrinkage, {1 / factor, 1.0}, kExact));
 }
 
-// A weight of 2 is the token twice in the chunk; a member's weight, and a founder's.
+// A weight of 2 equals the token twice in the chunk, for members and for founders.
 TEST(ReferenceWeights, TwoIsTheTokenTwice) {
   for (const bool normalize : {false, true}) {
     for (const int64_t doubled : {1, 3}) {
@@ -316,7 +317,7 @@ TEST(ReferenceWeights, TwoIsTheTokenTwice) {
   }
 }
 
-// In the window a weight of 2 is the key twice: one chunk is attention over the tokens with repetitions.
+// In the window a weight of 2 equals the key twice: one chunk is attention over the tokens with repetitions.
 TEST(ReferenceWeights, WindowReadsAWeightAsRepetitions) {
   Random random(14);
   OvqHeadInputs<double> inputs = random_head({.chunk = 100, .weighted = true}, 10, random);
@@ -335,8 +336,8 @@ TEST(ReferenceWeights, WindowReadsAWeightAsRepetitions) {
   }
 }
 
-// A token whose weight goes to 0 leaves nothing behind: its key and value, whatever they are, change no later output,
-// and it founds no centroid as long as there are others.
+// A token whose weight goes to 0 has no effect: its key and value change no later output, and it founds no centroid as
+// long as there are others.
 TEST(ReferenceWeights, ZeroRemovesTheToken) {
   for (const bool normalize : {false, true}) {
     for (const int64_t removed : {0, 3, 11, 20}) {
@@ -349,7 +350,7 @@ TEST(ReferenceWeights, ZeroRemovesTheToken) {
       for (double& element : std::span(inputs.k[removed], 6)) element += 0.5;
       for (double& element : std::span(inputs.v[removed], 3)) element = 3.0;
       const OvqHeadResult<double> other = ovq_attention_forward(inputs, empty_state<double>(6, 3), result.assignments);
-      // The token itself, alone at the start, reads nothing else.
+      // The token itself, alone at the start, reads only itself.
       const int64_t from = removed == 0 ? 1 : 0;
       EXPECT_TRUE(close(other.o[0].slice(from, 45 - from).data, result.o[0].slice(from, 45 - from).data, kExact));
       EXPECT_TRUE(close(other.state.dictionary.keys.data, result.state.dictionary.keys.data, kExact));

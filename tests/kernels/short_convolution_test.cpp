@@ -156,7 +156,7 @@ TEST_P(ShortConvolution, SameBitsForAnyNumberOfThreads) {
   set_threads(0);
 }
 
-// Results that are larger than the caches are written past them where their rows are aligned.
+// Results larger than the caches bypass them if their rows are aligned.
 TEST(LargeConvolution, SameBitsPastTheCaches) {
   ConvolutionCase c{.time = 16500, .channels = 256};
   const ConvolutionProblem dense(c);

@@ -1,4 +1,4 @@
-// A directory that goes away, and what an exception said.
+// A temporary directory, and the messages of exceptions.
 #pragma once
 
 #include <gtest/gtest.h>

@@ -58,7 +58,7 @@ TEST(Inspect, StateLevelsOffWithOvqAndGrowsWithAttention) {
   EXPECT_EQ(full[2], 17.0 * 2 * 1024 * 4 * (1 << 18) * 17 / 16);
 }
 
-// Appendix D, with B = 1, written out as the paper prints it.
+// Appendix D with B = 1, in the form that the paper prints.
 TEST(Inspect, LabelledFlopsAreThePapersFormulas) {
   const double H = 8, d = 128, L = 128;
   for (const int64_t context : {1 << 10, 1 << 14, 1 << 20}) {

@@ -1,4 +1,4 @@
-// Models as wholes: weights and states on disk, generation.
+// Whole models: weights and states on disk, generation.
 #include "ovq/models/language_model.h"
 
 #include <torch/nn/utils/convert_parameters.h>
@@ -108,7 +108,7 @@ TEST_F(LanguageModelFiles, OtherModelsWeightsAreErrors) {
   EXPECT_EQ(error_with(reshaped), file.string() + ": norm.weight is [63]; the model's is [64]");
   EXPECT_EQ(message_of<std::runtime_error>([&] { load_model(directory / "none"); }),
             (directory / "none").string() + " is not a directory with a model");
-  // Options that are each allowed but do not go together.
+  // Options that are valid by themselves but not together.
   nlohmann::json config = to_json(tiny("sw-ovq")->config());
   config["mixers"]["ovq"]["kv_heads"] = 3;
   std::ofstream(directory / "config.json") << config;
@@ -230,7 +230,7 @@ TEST(Generate, DeterministicAndIndependentOfThePieces) {
   }
 }
 
-// What OVQ reads does not depend on how the prompt arrived, bit for bit; the matrices around it may round.
+// What OVQ reads does not depend on how the prompt is split, bit for bit; the matrix products around it may round.
 TEST(Generate, PiecesLeaveTheSameDictionary) {
   const auto model = tiny("sw-ovq");
   const Tensor tokens = some_tokens(1, 130).to(at::kInt);

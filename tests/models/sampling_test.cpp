@@ -14,7 +14,7 @@ constexpr int kDraws = 20'000;
 
 const std::vector<float> kLogits = {0.5f, 2.0f, -1.0f, 1.0f, -3.0f};
 
-// How often each token comes.
+// The frequency of each token.
 std::map<int32_t, double> shares(const SamplingOptions& options, const std::vector<int32_t>& recent = {}) {
   Sampler sampler(options);
   std::map<int32_t, double> result;
@@ -23,7 +23,7 @@ std::map<int32_t, double> shares(const SamplingOptions& options, const std::vect
   return result;
 }
 
-// What is expected of the tokens that are left, by their logits.
+// The expected frequencies of the remaining tokens, from their logits.
 void expect_shares(const std::map<int32_t, double>& actual, const std::map<int32_t, double>& logits) {
   double sum = 0;
   for (const auto& [token, logit] : logits) sum += std::exp(logit);

@@ -1,4 +1,4 @@
-// Sessions: tokens and text, their files, turns that are taken back.
+// Sessions: tokens and text, their files, undoing turns.
 #include "ovq/models/session.h"
 
 #include <fstream>
@@ -22,7 +22,7 @@ TextModel byte_model(const std::string& pattern = "sw-ovq", uint64_t seed = 1) {
   return {.model = make_model(config, seed), .tokenizer = text::make_byte_tokenizer()};
 }
 
-// 3,000 bytes in which no two stretches are equal.
+// 3,000 bytes without repeated stretches.
 std::string long_text() {
   std::string text;
   for (int i = 0; text.size() < 3000; ++i) text += "line " + std::to_string(i * i) + " of many\n";
@@ -52,7 +52,7 @@ class Sessions : public ScratchDirectory {
   }
 };
 
-// Saved before the first new token or between any two, the text is the one that was never interrupted.
+// A session saved before the first new token or between any two continues the text as if never interrupted.
 TEST_F(Sessions, GoOnFromAFileTokenForToken) {
   for (const char* pattern : {"sw-ovq", "sw-nope", "gdn-ovq", "ovq-rope", "sw-vq"}) {
     SCOPED_TRACE(pattern);
@@ -82,7 +82,7 @@ TEST_F(Sessions, FilesAreAsLargeAsInspectSays) {
     session.save(file());
     const Inspection inspection = inspect(model.model->config(), {session.position()});
     const auto size = static_cast<double>(std::filesystem::file_size(file()));
-    // Besides, the header: its length does not grow with the state's, which is tiny here.
+    // The header is added: its size does not grow with that of the state, which is tiny here.
     EXPECT_NEAR(size, static_cast<double>(inspection.contexts[0].saved_bytes), 4096) << pattern;
     EXPECT_GE(size, static_cast<double>(inspection.contexts[0].saved_bytes)) << pattern;
   }
@@ -156,7 +156,7 @@ TEST(TextSessions, EndAtStopStringsAndOnDemand) {
   const TextSession::Mark mark = session.mark();
   const std::string text = written(session, 40, kFree);
   session.return_to(mark);
-  // A string that lies across tokens, which are bytes.
+  // A string that spans tokens, which are bytes.
   WriteOptions options = kFree;
   const std::string stop = text.substr(10, 6);
   options.stops = {stop};
@@ -170,7 +170,7 @@ TEST(TextSessions, EndAtStopStringsAndOnDemand) {
   EXPECT_EQ(ended.end, WritingEnd::interrupted);
   EXPECT_EQ(ended.tokens, 7);
   EXPECT_EQ(session.position(), static_cast<int64_t>(long_text().size()) + 7);
-  // What might have become a stop string is not lost.
+  // Text held back as a possible stop string is not lost.
   session.return_to(mark);
   const std::string seven = written(session, 7, kFree);
   session.return_to(mark);
@@ -200,7 +200,7 @@ TEST(TextSessions, LogProbabilitiesAreThoseOfTheChoice) {
   EXPECT_EQ(session.write(options).tokens, 3);
 }
 
-// Marks share what the session has not written to since.
+// Marks share whatever the session has not written to since.
 TEST(Chats, TurnsAreTakenBack) {
   for (const char* pattern : {"sw-ovq", "sw-nope", "gdn-ovq"}) {
     Chat chat(byte_model(pattern), {.undo = 2});
@@ -233,7 +233,7 @@ TEST(Chats, TurnsAreTakenBack) {
   }
 }
 
-// A snapshot costs nothing for dictionaries until something is read.
+// A snapshot shares dictionaries until something is read.
 TEST(Snapshots, ShareDictionariesUntilOneIsWrittenTo) {
   const TextModel model = byte_model("ovq-rope");
   ModelState state;

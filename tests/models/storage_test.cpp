@@ -1,4 +1,4 @@
-// Weights and states in bfloat16: the same as float32 with rounded weights, in half the memory.
+// Weights and states in bfloat16: the same as float32 with rounded weights, with half the memory.
 #include "ovq/models/storage.h"
 
 #include "ovq/models/chat.h"
@@ -24,7 +24,7 @@ ModelConfig small_config(const std::string& pattern) {
   return config;
 }
 
-// What store_bfloat16_weights rounds, rounded and in float32.
+// Rounds what store_bfloat16_weights rounds, and keeps it in float32.
 void round_weights(LanguageModel& model) {
   const torch::NoGradGuard no_grad;
   const std::shared_ptr<LanguageModel> other = make_model(model.config(), 1);
@@ -64,8 +64,8 @@ TEST(Storage, Bfloat16WeightsAreNotTrained) {
             std::string::npos);
 }
 
-// The tolerance: a key or value is off by 2^-9 of itself, softmax weights accordingly, and a token near two centroids
-// may go to the other one.
+// The tolerance: a key or value has a relative error of 2^-9, softmax weights follow, and a token between two centroids
+// may join the other one.
 TEST(Storage, Bfloat16StatesAreNear) {
   for (const char* pattern : {"sw-ovq", "std-att", "ovq-rope", "gdn"}) {
     SCOPED_TRACE(pattern);

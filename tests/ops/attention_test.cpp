@@ -50,7 +50,7 @@ Results through_op(const AttentionProblem& problem, at::ScalarType dtype) {
   return {{"o", o}, {"d_q", d[0]}, {"d_k", d[1]}, {"d_v", d[2]}, {"d_beta", d[3]}};
 }
 
-// A result of the plain loops, added to where it belongs.
+// Adds a result of the plain loops to its place in the tensor.
 void add(Tensor& to, int64_t batch, int64_t head, int64_t first, const reference::Matrix<double>& rows) {
   to.select(0, batch).slice(0, first, first + rows.rows).select(1, head) +=
       tensor_of(rows.data, {rows.rows, rows.columns});

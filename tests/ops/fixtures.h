@@ -48,14 +48,14 @@ inline Tensor make_weights(const Shape& shape, uint64_t seed) {
   return normal({shape.batch, shape.time, shape.kv_heads}, 10 * seed + 4).sigmoid().mul(3);
 }
 
-// Leaves of another dtype, or the same.
+// Copies as leaves, in another dtype if given.
 inline std::vector<Tensor> leaves(const std::vector<Tensor>& tensors, at::ScalarType dtype) {
   std::vector<Tensor> result;
   for (const Tensor& x : tensors) result.push_back(x.detach().to(dtype).clone().requires_grad_());
   return result;
 }
 
-// Gradients of sum(outputs * weights); zero where nothing depends on an input.
+// Gradients of sum(outputs * weights); zero for inputs that no output depends on.
 inline std::vector<Tensor> gradients_of(const std::vector<Tensor>& outputs, const std::vector<Tensor>& weights,
                                         const std::vector<Tensor>& inputs) {
   std::vector<Tensor> used, factors;
@@ -82,7 +82,7 @@ inline Tensor tensor_of(const std::vector<double>& values, at::IntArrayRef sizes
   return at::tensor(values, at::kDouble).reshape(sizes);
 }
 
-// Same bits: NaN would equal NaN.
+// Bit for bit, so that NaN would equal NaN.
 inline testing::AssertionResult same_bits(const Tensor& actual, const Tensor& expected) {
   if (actual.sizes() != expected.sizes()) return testing::AssertionFailure() << "another shape";
   return kernels::test::same_bits(values_of<float>(actual), values_of<float>(expected));
@@ -91,7 +91,7 @@ inline testing::AssertionResult same_bits(const Tensor& actual, const Tensor& ex
 // Sizes of the terms that may cancel in a result, by its name.
 using Magnitudes = std::map<std::string, double>;
 
-// As expect_gradients_match of the kernels' tests: beta bounds what multiplies d_o . v, and d_beta sums over tokens.
+// As expect_gradients_match of the kernels' tests: beta bounds the factor of d_o . v, and d_beta sums over tokens.
 inline Magnitudes magnitudes(const std::vector<Tensor>& inputs) {
   const double product = 4 * std::sqrt(static_cast<double>(inputs[2].size(3)));
   const double keys = inputs[3].abs().max().item<double>() * product;
@@ -131,7 +131,7 @@ inline void expect_equal(const Results& actual, const Results& expected) {
   }
 }
 
-// The ops take the plain path while an object of this class lives.
+// The ops take the plain path during its lifetime.
 struct PlainPath : BackendScope {
   PlainPath() : BackendScope(Backend::composed) {}
 };

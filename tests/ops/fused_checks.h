@@ -1,4 +1,4 @@
-// A fused op against the same composed of others: as good as that in float, on every instruction set, and the same bits
+// Compares a fused op with its composition: as accurate in float, on every instruction set, and bit for bit the same
 // for any number of threads.
 #pragma once
 
@@ -14,7 +14,7 @@
 
 namespace ovq::ops::test {
 
-// Of inputs to outputs, by the op that picks its path.
+// From inputs to outputs; the op chooses its path.
 using OpCall = std::function<std::vector<Tensor>(const std::vector<Tensor>& inputs)>;
 
 // Outputs, then gradients of weighted_sum(outputs).
@@ -41,7 +41,7 @@ inline void expect_as_good_as_composed(const OpCall& call, const std::vector<Ten
       const auto fused = outputs_and_gradients(call, inputs, at::kFloat, Backend::automatic);
       for (size_t i = 0; i < truth.size(); ++i) {
         EXPECT_TRUE(calibrated(fused[i], plain[i], truth[i])) << isa << ", result " << i;
-        // Where the library multiplies, what it sums first may depend on the threads.
+        // Where the library multiplies, the order of its sums may depend on the threads.
         if (count > 1 && kernels::detail::row_kernels().fast_products) {
           EXPECT_TRUE(at::equal(fused[i], one[i])) << isa << ", result " << i << ", threads " << count;
         }

@@ -34,7 +34,7 @@ TEST(OvqAttentionOp, PackedSequences) {
   }
 }
 
-// Gradients flow into the incoming states, and through the states between the pieces.
+// Gradients flow into the incoming states and through the states between pieces.
 TEST(OvqAttentionOp, IncomingStatesAndPieces) {
   uint64_t seed = 1;
   for (const auto& options : variants()) {
@@ -84,7 +84,7 @@ TEST(OvqAttentionOp, RandomShapes) {
   }
 }
 
-// The choices too: in double nothing but a tie could make them differ.
+// Including the assignments: in double only a tie could make them differ.
 TEST(OvqAttentionWeights, ComposedEqualsThePlainLoops) {
   namespace kt = kernels::test;
   for (const kernels::OvqOptions& options : variants()) {
@@ -184,7 +184,7 @@ TEST(OvqAttentionWeights, BadOnesAreNamed) {
   EXPECT_TRUE(throws_naming<c10::TypeError>("weights", [&] { call(weights.to(at::kLong) + 1); }));
   EXPECT_TRUE(throws_naming<std::invalid_argument>(
       "rate", [&] { ovq_attention(x[0], x[1], x[2], x[3], {.chunk = 8, .rate = 0.1f}, {}, weights); }));
-  // A state goes on as it was made.
+  // A state continues on the path it was made by.
   const PlainPath plain;
   const auto with = ovq_attention_with_state(x[0], x[1], x[2], x[3], options, {}, {}, weights).states;
   const auto without = ovq_attention_with_state(x[0], x[1], x[2], x[3], options, {}, {}).states;
@@ -244,7 +244,7 @@ TEST(OvqAttentionOp, StatesStoredAsBfloat16) {
   EXPECT_TRUE(throws_naming<std::invalid_argument>("bfloat16", [&] { run(leaves(x, at::kDouble), {}); }));
 }
 
-// A call has one N: states that differ in it do not silently take that of the first.
+// A call has a single N: states with different N must not silently take that of the first.
 TEST(OvqAttentionOp, StatesOfOneStepHaveOneLimit) {
   const std::vector<Tensor> x = make_inputs({.batch = 1}, 1);
   const auto state = [&](int64_t centroids, Backend backend) {
@@ -266,7 +266,7 @@ TEST(OvqAttentionOp, StatesOfOneStepHaveOneLimit) {
   }
 }
 
-// On the path they were made by, whatever path new ones would take.
+// Steps use the path by which the states were made, whatever path new states would take.
 TEST(OvqAttentionOp, StepsGoOnWithComposedStates) {
   std::vector<Tensor> x = make_inputs({}, 1);
   const auto part = [&](size_t i, int64_t begin, int64_t end) { return x[i].slice(1, begin, end); };

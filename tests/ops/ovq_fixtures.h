@@ -1,5 +1,5 @@
-// OVQ-attention problems for the ops, and the three ways to compute them: the fused op, the composition of ATen calls,
-// the kernels' plain loops. The latter two take the fused path's assignments.
+// OVQ-attention problems for the ops, and three ways to compute them: the fused op, the composition of ATen calls, and
+// the kernels' plain loops. The latter two use the fused path's assignments.
 #pragma once
 
 #include <algorithm>
@@ -20,8 +20,8 @@ struct OvqCase {
   Shape shape;
   kernels::OvqOptions options{.chunk = 8, .centroids = 12};
   std::vector<int64_t> cu_seqlens;  // empty: not packed
-  int64_t prefix = 0;               // tokens behind the incoming states, for each sequence; 0: no states
-  int64_t pieces = 1;               // calls that the tokens are spread over, at random
+  int64_t prefix = 0;               // tokens read before the incoming states of each sequence; 0: no states
+  int64_t pieces = 1;               // number of calls among which the tokens are divided at random
   uint64_t seed = 1;
 };
 
@@ -37,7 +37,7 @@ inline std::ostream& operator<<(std::ostream& out, const OvqCase& c) {
   return out;
 }
 
-// A batch counts as one sequence here, as it has one state.
+// A batch counts as one sequence here because it has one state.
 struct OvqProblem {
   explicit OvqProblem(const OvqCase& c) : c(c), inputs(make_inputs(c.shape, c.seed)) {
     if (weighted()) inputs.push_back(make_weights(c.shape, c.seed));

@@ -1,4 +1,4 @@
-// Variations of the dictionary on the composed path: what stays true with each of them.
+// Variations of the dictionary on the composed path: properties that all of them must keep.
 #include <cstdint>
 #include <stdexcept>
 #include <vector>
@@ -34,7 +34,7 @@ std::vector<OvqOptions> trials() {
           {.chunk = 8, .centroids = 12, .trial = Trial::log_size}};
 }
 
-// However tokens are shared out, none of their mass is lost: sum c D = sum x over the tokens written.
+// However tokens are divided, their mass is preserved: sum c D = sum x over the tokens written.
 TEST(OvqTrials, CentroidsHoldEveryTokenOnce) {
   for (const OvqOptions& options : trials()) {
     SCOPED_TRACE(name_of(options.trial));
@@ -61,14 +61,14 @@ TEST(OvqTrials, NormalizeReachesBothCentroids) {
   EXPECT_TRUE(at::allclose(norms, at::ones_like(norms))) << norms;
 }
 
-// Two keys that merge, by hand: the values are (3, 0) and (0, 4), their mean is read as long as they are on average.
+// Two keys that merge, by hand: the values are (3, 0) and (0, 4); their mean is read with their average norm.
 TEST(OvqValueNorms, OfTwoTokens) {
   const Tensor key = at::tensor({1.0, 0.0}, at::kDouble).reshape({1, 1, 1, 2}).repeat({1, 3, 1, 1});
   const Tensor value = at::tensor({3.0, 0.0, 0.0, 4.0, 9.0, 9.0}, at::kDouble).reshape({1, 3, 1, 2});
   const Tensor beta = at::ones({1}, at::kDouble);
   const OvqOptions options{.chunk = 2, .centroids = 1, .value_norms = true};
   const Tensor o = ovq_attention(key, key, value, beta, options);
-  // The third token sees itself once and the pair, which counts twice: (1.5, 2) has norm 2.5 and is read with 3.5.
+  // The third token sees itself once and the pair, which counts twice: (1.5, 2) has norm 2.5 and is rescaled to 3.5.
   const Tensor expected = (2 * at::tensor({1.5, 2.0}, at::kDouble) * (3.5 / 2.5) + value[0][2][0]) / 3;
   EXPECT_TRUE(at::allclose(o[0][2][0], expected)) << o[0][2][0];
 }
@@ -94,7 +94,7 @@ TEST(OvqTrials, PiecesAreOnePass) {
 TEST(OvqTrials, WithACentroidForEveryTokenItIsAttention) {
   for (OvqOptions options : trials()) {
     SCOPED_TRACE(name_of(options.trial));
-    if (options.trial == Trial::log_size) continue;  // of another sharpness
+    if (options.trial == Trial::log_size) continue;  // has another sharpness
     options.centroids = 2 * kTrialShape.time * kTrialShape.time;
     const TrialRun r = run_trial(options);
     EXPECT_TRUE(at::allclose(r.result.o, attention(r.inputs[0], r.inputs[1], r.inputs[2], r.inputs[3])));
@@ -114,7 +114,7 @@ TEST(OvqTrials, LogSizeSharpensWithTheDictionary) {
   }
 }
 
-// Central differences along a random direction; no choice changes that close.
+// Central differences along a random direction; no assignment changes that close.
 TEST(OvqTrials, Gradients) {
   for (const OvqOptions& options : trials()) {
     SCOPED_TRACE(name_of(options.trial));

@@ -8,7 +8,7 @@ namespace {
 
 using kernels::Shift;
 
-// Queries, keys and values of attention, with everything.
+// Queries, keys and values of attention, with all options.
 struct HeadsCase {
   int64_t batch = 2, time = 9, width = 12, heads = 2, head_dim = 8, taps = 4;
   Tensor cu_seqlens = {};
@@ -48,7 +48,7 @@ TEST(Projections, InputsOfAttention) {
   expect_attention_inputs({.batch = 1, .time = 11, .cu_seqlens = at::tensor({0, 1, 1, 7, 11})});
 }
 
-// As the recurrent layers have them: silu behind the convolution, biases, parts of one matrix.
+// As in the recurrent layers: silu after the convolution, biases, parts of one matrix.
 TEST(Projections, InputsOfRecurrences) {
   torch::manual_seed(2);
   const auto call = [](const std::vector<Tensor>& in) {

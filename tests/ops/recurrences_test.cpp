@@ -1,4 +1,4 @@
-// Every linear recurrence: the chunk form, composed and by kernels, against the token loop, and its gradients against
+// Every linear recurrence: the chunked form, composed and by kernels, against the token loop, and its gradients against
 // central differences.
 #include "ovq/ops/backend.h"
 #include "ovq/ops/gated_delta_rule.h"
@@ -29,7 +29,7 @@ struct Recurrence {
 Tensor gaussian(at::IntArrayRef shape) { return at::randn(shape, kDouble); }
 Tensor unit(at::IntArrayRef shape) { return l2_norm(gaussian(shape)); }
 
-// Decays from none to nearly all, so that weak ones come after strong ones in the same chunk.
+// Decays from none to nearly total, so that weak ones follow strong ones in the same chunk.
 Tensor decays(const Sizes& s) {
   return -(2 * gaussian({s.batch, s.time, s.heads}) - 1).exp() -
          50 * at::rand({s.batch, s.time, s.heads}, kDouble).gt(0.98);
@@ -257,7 +257,7 @@ TEST_P(Recurrences, TheFutureDoesNotCount) {
   }
 }
 
-// No tokens leave the state as it is, and as new a tensor as any.
+// A call without tokens returns an equal state in a new tensor.
 TEST_P(Recurrences, NoTokensCopyTheState) {
   const auto expect = [&](const Tensors& inputs) {
     for (const RecurrenceResult& result : {x.by_chunks(inputs, 16), x.by_tokens(inputs, 16)}) {
@@ -327,8 +327,8 @@ constexpr std::pair<int64_t, int64_t> kPieces[] = {{0, 30}, {30, 31}, {31, 70}, 
 
 class Restarts : public testing::Test {
  protected:
-  // Packed or not, in double and in float, by kernels and composed, by chunks and by tokens. One row is what the
-  // kernels take; two are sequences that begin at the same tokens.
+  // Packed or not, in double and in float, by kernels and composed, by chunks and by tokens. The kernels take one row;
+  // two rows are sequences that begin at the same tokens.
   void for_each_case(const std::function<void(const PackedRun& run, const Tensors& x, bool tokens)>& body) {
     for (const auto& [name, run] : packed_runs()) {
       for (const int64_t batch : {1, 2}) {
@@ -385,7 +385,7 @@ TEST_F(Restarts, EqualSequencesAlone) {
   });
 }
 
-// What went wrong in one sequence is its own affair.
+// A NaN in one sequence must not reach the others.
 TEST_F(Restarts, SequencesDoNotSeeTheNansOfOthers) {
   for_each_case([&](const PackedRun& run, const Tensors& inputs, bool tokens) {
     Tensors bad;

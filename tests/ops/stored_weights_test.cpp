@@ -1,5 +1,5 @@
-// Products, projections and MLPs without gradients: as good as composed of others, of few rows and many, with weights
-// in float32 and bfloat16, on every instruction set; with gradients bfloat16 is refused.
+// Products, projections and MLPs without gradients: as accurate as the composed path, with few rows and many, with
+// weights in float32 and bfloat16, on every instruction set. With gradients, bfloat16 is rejected.
 #include "ovq/ops/stored_weights.h"
 
 #include <ATen/Parallel.h>
@@ -15,12 +15,12 @@
 namespace ovq::ops::test {
 namespace {
 
-// Numbers that bfloat16 holds: stored so, and widened, a weight is the same.
+// Numbers that are exact in bfloat16, so that both storage types hold the same weights.
 Tensor exact(at::IntArrayRef sizes) { return at::randn(sizes).to(at::kBFloat16).to(at::kFloat); }
 
 using Call = std::function<Tensor(const Tensor& x, const std::vector<Tensor>& weights)>;
 
-// `call` with weights in double, in float of the composed path, and as they are stored.
+// Compares `call` with stored weights, with weights in double, and with the composed path in float.
 void expect_as_good(const Call& call, const Tensor& x, const std::vector<Tensor>& weights) {
   const torch::NoGradGuard no_grad;
   const auto converted = [&](at::ScalarType type) {
@@ -99,7 +99,7 @@ TEST(StoredWeights, Projections) {
   }
 }
 
-// Of expanded and unfolded weights, which end before rows side by side would.
+// Expanded and unfolded weights, whose storage ends before that of contiguous rows would.
 TEST(StoredWeights, RowsThatOverlap) {
   torch::manual_seed(6);
   const torch::NoGradGuard no_grad;

@@ -1,5 +1,6 @@
-// Tensors of any strides give the bits of contiguous ones, and q, k and v are not copied while their last dimension is
-// contiguous; once otherwise. Seen in the bytes that torch's allocator and the kernels' hand out.
+// Tensors of any strides give the same results as contiguous ones, bit for bit. q, k and v are not copied if their last
+// dimension is contiguous, and copied once otherwise. Measured by the bytes that torch's allocator and the kernels'
+// provide.
 #include <cmath>
 #include <cstdint>
 #include <functional>
@@ -63,7 +64,7 @@ struct Outcome {
   AllocatedBytes inference, forward, backward;
 };
 
-// On one thread: how many of several hold their memory at the same time is chance.
+// On one thread: with several, it is chance how many hold their memory at the same time.
 Outcome run(const Op& op, const std::vector<Tensor>& inputs, const Tensor& d_o) {
   const int threads = at::get_num_threads();
   at::set_num_threads(1);
@@ -95,7 +96,7 @@ void expect_same_results(const Outcome& actual, const Outcome& expected) {
   }
 }
 
-// Nothing but outputs, what backward needs, gradients, and `copies` bytes; inside the kernels what `dense` took.
+// Expects only outputs, what backward needs, gradients, and `copies` bytes; inside the kernels as much as `dense` took.
 void expect_bytes(const Op& op, const Outcome& actual, const Outcome& dense, const std::vector<Tensor>& inputs,
                   int64_t copies) {
   EXPECT_EQ(actual.inference.torch_total - copies, dense.inference.torch_total);

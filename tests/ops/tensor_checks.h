@@ -16,7 +16,7 @@ using at::Tensor;
 
 inline const auto kDouble = at::TensorOptions().dtype(at::kDouble);
 
-// What the std::invalid_argument that `make` throws says.
+// The message of the std::invalid_argument that `make` throws.
 inline std::string message_of(const std::function<void()>& make) {
   try {
     make();
@@ -40,7 +40,7 @@ inline testing::AssertionResult close(const Tensor& actual, const Tensor& expect
   return kernels::test::close_to<double>(doubles(actual), doubles(expected), tolerance);
 }
 
-// As ovq/base/calibration.h has it, with a magnitude of at least 1: `actual` is as good as the plain path.
+// By the rule of ovq/base/calibration.h, with a magnitude of at least 1: `actual` is as good as the plain path.
 inline testing::AssertionResult calibrated(const Tensor& actual, const Tensor& plain, const Tensor& truth,
                                            double floor = 2e-6) {
   if (actual.sizes() != truth.sizes() || plain.sizes() != truth.sizes()) {
@@ -53,7 +53,7 @@ inline testing::AssertionResult calibrated(const Tensor& actual, const Tensor& p
   return kernels::test::holds(calibration);
 }
 
-// Fixed numbers in place of a loss: every element of every output counts, each differently.
+// A substitute for a loss: every element of every output counts, each with a different fixed factor.
 inline Tensor weighted_sum(const std::vector<Tensor>& outputs) {
   Tensor sum = at::zeros({}, outputs.at(0).options());
   for (const Tensor& x : outputs) sum = sum + (x * at::arange(x.numel(), x.options()).mul(0.7).cos().view_as(x)).sum();
@@ -65,9 +65,9 @@ struct Named {
   Tensor tensor;  // double
 };
 
-// Gradients of weighted_sum(function()) by autograd, against central differences of fourth order along a few random
-// directions of each input, in which every element takes part. The inputs are leaves that `function` reads; they are
-// changed in place and put back. No gradient counts as zeros.
+// Compares the gradients of weighted_sum(function()) by autograd with central differences of fourth order along a few
+// random directions of each input, which involve every element. The inputs are leaves that `function` reads; they are
+// changed in place and restored. A missing gradient counts as zeros.
 inline void expect_gradients(const std::vector<Named>& inputs, const std::function<std::vector<Tensor>()>& function,
                              double tolerance = 1e-7, double step = 1e-4) {
   std::vector<Tensor> leaves;

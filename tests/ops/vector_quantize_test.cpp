@@ -1,4 +1,4 @@
-// What holds for the function itself; how a codebook learns by it is in tests/nn/vq_test.cpp.
+// Properties of the function itself; tests/nn/vq_test.cpp tests how a codebook learns with it.
 #include "ovq/ops/vector_quantize.h"
 
 #include "ovq/ops/rms_norm.h"
@@ -47,7 +47,7 @@ TEST(VectorQuantize, ABonusWins) {
   }
 }
 
-// The direction is held still, so the gradient is that of z_q with the noise taken along, but not of the index.
+// The direction is held fixed, so the gradient is that of z_q including the noise, but not of the index.
 TEST(VectorQuantize, GradientsPassTheCodewords) {
   torch::manual_seed(3);
   for (const QuantizerGradient gradient : kGradients) {
@@ -60,7 +60,7 @@ TEST(VectorQuantize, GradientsPassTheCodewords) {
     if (gradient == QuantizerGradient::straight_through) {
       EXPECT_TRUE(close(d[0], weights, 0));
       EXPECT_FALSE(d[1].defined());
-    } else {  // what z does not get, the codewords do
+    } else {  // the codewords get the rest of the gradient
       EXPECT_TRUE(close(d[0].sum(1) + d[1].sum(1), weights.sum(1), 1e-12));
     }
   }

@@ -1,4 +1,4 @@
-// Where values lie on an axis, what is marked there, and how numbers are written.
+// Positions of values on an axis, its ticks, and number formats.
 #include "ovq/plot/axis.h"
 
 #include <gtest/gtest.h>
@@ -31,7 +31,7 @@ TEST(Axis, PowersOfTwoAreThoseThatAreThere) {
   EXPECT_EQ(tick_texts(tokens, 500, 3000), (Texts{"512", "1k", "2k"}));
   EXPECT_EQ(tick_texts(tokens, 1, 1 << 20), (Texts{"1", "8", "64", "512", "4k", "32k", "256k"}));
   const Scale scale(tokens, 512, 8192);
-  EXPECT_EQ(scale.low(), 512);  // no room where nothing is
+  EXPECT_EQ(scale.low(), 512);  // no margin without values
   EXPECT_EQ(scale.high(), 8192);
 }
 
@@ -63,7 +63,7 @@ TEST(Axis, OneValueHasRoomAroundIt) {
     EXPECT_TRUE(scale.contains(8));
     EXPECT_FALSE(scale.ticks().empty());
   }
-  EXPECT_TRUE(Scale({.from = 0}, -3, -2).contains(0));  // all that there is lies outside
+  EXPECT_TRUE(Scale({.from = 0}, -3, -2).contains(0));  // all values lie outside
 }
 
 TEST(Axis, BoundsThatMakeNoSenseAreErrors) {

@@ -1,4 +1,4 @@
-// Figures: what is drawn where, and that no text breaks out of it.
+// Figures: the positions of their elements, and the escaping of text.
 #include "ovq/plot/figure.h"
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// Claims as data: what is wrong with a file is said, what is measured is found, and the rules decide.
+// Claims as data: errors of invalid files, measured values, and the rules of decision.
 #include "ovq/report/claims.h"
 
 #include <gtest/gtest.h>
@@ -32,7 +32,7 @@ ClaimsFile read(const json& object) {
   return read_claims(directory.path() / "claims.json");
 }
 
-// What is said of a file in which one field is something else.
+// The error for a file in which one field has another value.
 std::string error_of(const char* pointer, const json& value) {
   json object = one_of_each();
   object[json::json_pointer(pointer)] = value;
@@ -243,7 +243,7 @@ TEST(Claims, OneFailedCheckDecidesAndOneOpenLeavesOpen) {
 TEST(Claims, TheRepositorysFileIsSound) {
   const ClaimsFile file = read_claims(OVQ_CLAIMS);
   EXPECT_EQ(file.claims.size(), 14u);
-  // Every experiment that is named is in a set, so that a command makes it.
+  // Every experiment named in claims is in a set, so that a command can run it.
   std::set<std::string> known;
   for (const auto& entry : std::filesystem::directory_iterator(OVQ_EXPERIMENTS)) {
     if (entry.path().extension() != ".json") continue;

@@ -1,5 +1,5 @@
 """`ovq report` on made-up results of every experiment that the claims ask for: the page is well-formed, loads nothing,
-has every figure with all its lines, and says what is missing. Where Chromium is installed, also that it shows them, and
+has every figure with all its lines, and lists what is missing. Where Chromium is installed, also that it shows them, and
 where gnuplot is, that it draws them.
 
 Usage: page.py OVQ ROOT
@@ -38,7 +38,7 @@ def experiments_of(root: Path) -> dict:
     return found
 
 
-# What the task's scale is tested on, where the experiment does not say.
+# The lengths that the task's scale is tested at, unless the experiment gives its own.
 SETTINGS = {"icl": [(256, {"functions": 1}), (256, {"functions": 2}), (512, {"functions": 4}), (1024, {"functions": 8})]}
 
 
@@ -86,7 +86,7 @@ def write_results(root: Path, results: Path, seeds: list) -> None:
 
 
 class Balance(HTMLParser):
-    """Every tag is closed, in order: a second opinion beside the XML parser's."""
+    """Every tag is closed, in order: a second check besides the XML parser."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -163,7 +163,7 @@ def check_in_chromium(page: Path, charts: int) -> None:
 
 
 def check_png(ovq: Path, work: Path, claims: Path, charts: int) -> None:
-    """Where gnuplot is installed, a PNG for every figure; elsewhere a word about it."""
+    """Where gnuplot is installed, a PNG for every figure; otherwise a message."""
     command = [ovq, "report", work / "results", "--out", work / "plots", "--claims", claims, "--png", work / "png"]
     run = subprocess.run(command, capture_output=True, text=True, cwd=work)
     if not shutil.which("gnuplot"):
@@ -202,7 +202,7 @@ def main() -> None:
             expect(run.returncode == 0, f"ovq report failed: {run.stderr}")
             return run.stdout
 
-        # Nothing measured yet: what can be computed is there, the rest says which command makes it.
+        # Nothing measured yet: computed lines are shown, the rest names the command that makes them.
         (work / "none").mkdir()
         report(work / "none", work / "empty")
         page = read_page(work / "empty/index.html")

@@ -42,7 +42,7 @@ class ChoiceFiles : public testing::Test {
     return questions.at(0);
   }
 
-  // What is wrong with `line`, without the name of file and line.
+  // The error for `line`, without file name and line number.
   std::string error(Benchmark benchmark, const json& line) const {
     const std::string path = write(line);
     const std::string message = error_of([&] { read_questions(benchmark, path); });
@@ -61,7 +61,7 @@ class ChoiceFiles : public testing::Test {
     return line;
   }
 
-  // The complaints about a field that is missing, a number, or blank.
+  // Checks the errors for a field that is missing, a number, or blank.
   void expect_text_field(Benchmark benchmark, const json& line, const std::string& pointer,
                          const std::string& name) const {
     EXPECT_EQ(error(benchmark, with(line, pointer, nullptr)), name + " is missing");

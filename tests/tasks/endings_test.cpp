@@ -15,7 +15,7 @@ namespace {
 using nlohmann::json;
 using test::error_of;
 
-// Sentences of five words that tell their number.
+// Sentences of five words that contain their number.
 std::string numbered_sentences(int first, int count, const std::string& mark) {
   std::string text;
   for (int i = first; i < first + count; ++i)

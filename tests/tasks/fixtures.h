@@ -1,5 +1,5 @@
-// What several tests of the tasks need: rows of a batch, expected errors, files that vanish, and checks every batch
-// must pass.
+// Shared by tests of the tasks: rows of a batch, expected errors, temporary files, and checks that every batch must
+// pass.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -60,7 +60,7 @@ inline int64_t expect_sound(const Task& task, const SampleRequest& request, cons
   return targets;
 }
 
-// Where something is asked, the next input is the answer (of all tasks but mqar).
+// At every target, the next input is the answer (for all tasks but mqar).
 inline void expect_shifted(const Batch& batch) {
   for (int64_t row = 0; row < batch.rows; ++row) {
     const auto tokens = row_of(batch, batch.tokens, row), targets = row_of(batch, batch.targets, row);
@@ -72,7 +72,7 @@ inline void expect_shifted(const Batch& batch) {
   }
 }
 
-// A folder of its own for the running test, removed with everything in it.
+// A temporary folder for the running test.
 class Folder {
  public:
   Folder() {

@@ -16,13 +16,13 @@ namespace {
 using test::error_of;
 using test::row_of;
 
-// What is still possible for one output of a function: y[i] = b + a x[source].
+// A hypothesis for one output of a function: y[i] = b + a x[source].
 struct Hypothesis {
   int64_t a, b, source;
 };
 
-// Knows the family of functions, reads tokens only, and keeps for every function and output what agrees with the
-// examples so far.
+// Knows the family of functions, reads only tokens, and keeps the hypotheses for every function and output that agree
+// with the examples so far.
 class Solver {
  public:
   explicit Solver(const IclTask& task) : task_(task) {}

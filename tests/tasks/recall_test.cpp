@@ -54,8 +54,8 @@ Parsed parse(std::span<const int32_t> tokens) {
   return parsed;
 }
 
-// Answers queries from the context alone: the n-th time a key is shown, its n-th value. Returns the share of right
-// targets.
+// Answers queries from the context alone: the n-th time a key is shown, with its n-th value. Returns the share of
+// correct targets.
 double solve(const Batch& batch) {
   int64_t right = 0, asked = 0;
   for (int64_t row = 0; row < batch.rows; ++row) {

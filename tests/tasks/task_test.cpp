@@ -1,4 +1,4 @@
-// What holds for the generated tasks alike: purity, bounds, splits, bad requests.
+// Properties of all generated tasks: purity, bounds, splits, bad requests.
 #include "ovq/tasks/task.h"
 
 #include <gtest/gtest.h>
@@ -104,7 +104,7 @@ TEST_P(Generated, TimeIsLinear) {
   const auto seconds = [&](int64_t length) {
     double best = 1e9;
     for (int64_t step = 0; step < 3; ++step) {
-      const std::clock_t start = std::clock();  // of this process: what else the machine does takes none of it
+      const std::clock_t start = std::clock();  // of this process, so independent of other load
       task->sample({.length = length, .step = step});
       best = std::min(best, static_cast<double>(std::clock() - start) / CLOCKS_PER_SEC);
     }

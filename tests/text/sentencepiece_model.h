@@ -1,4 +1,4 @@
-// A small SentencePiece model, trained on the spot: every text can be encoded, and comes back exactly.
+// A small SentencePiece model trained by the test: it can encode every text and restores it exactly.
 #pragma once
 
 #include <gtest/gtest.h>

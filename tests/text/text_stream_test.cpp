@@ -10,7 +10,7 @@ namespace {
 
 using tasks::test::error_of;
 
-// What comes out of bytes that come in one by one, a '|' after each.
+// The output for bytes added one by one, with a '|' after each.
 std::string shown(const std::string& bytes, const std::vector<std::string>& stops = {}) {
   const auto tokenizer = make_byte_tokenizer();
   TextStream stream(*tokenizer, Place::middle, stops);

@@ -79,7 +79,7 @@ TEST_F(TokenFiles, DamageOfAnyByteIsFound) {
   EXPECT_NE(error_of([&] { TokenFile file(path_); }), "");
 }
 
-// Checksums that fit do not make a header true.
+// A valid checksum does not make a header valid.
 TEST_F(TokenFiles, HostileHeadersAreErrors) {
   write_token_file(path_, *make_byte_tokenizer(), {books_});
   const std::string sound = content(path_);

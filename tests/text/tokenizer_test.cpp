@@ -46,7 +46,7 @@ TEST(Tokenizer, SentencePieceRoundTrip) {
   EXPECT_EQ(tokenizer->decode(tokens), text);
 }
 
-// Lines are encoded in blocks; the tokens are those of the whole text.
+// Lines are encoded in blocks, with the same tokens as the whole text.
 TEST(Tokenizer, LongTextsAreEncodedAsShortOnes) {
   const tasks::test::Folder folder;
   const auto tokenizer = make_tokenizer(test::train_sentencepiece(folder));
@@ -96,7 +96,7 @@ TEST(Tokenizer, BadInput) {
             "[tokenizer] token is -1; the model has " + std::to_string(test::kModelVocab));
 }
 
-// SentencePiece would end the program.
+// SentencePiece would end the program with these.
 TEST(Tokenizer, PiecesThatCannotBeAreRefused) {
   const tasks::test::Folder folder;
   const std::string model(make_tokenizer(test::train_sentencepiece(folder))->model());

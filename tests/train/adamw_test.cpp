@@ -12,7 +12,7 @@
 namespace ovq::train::test {
 namespace {
 
-// The same steps as torch's own optimiser, with decay on matrices only.
+// Takes the same steps as torch's own optimiser, with decay on matrices only.
 TEST(AdamW, IsTorchsAdamW) {
   torch::manual_seed(1);
   torch::nn::Sequential ours(torch::nn::Linear(5, 7), torch::nn::Linear(7, 3));
@@ -63,7 +63,7 @@ TEST(AdamW, ClipsToTheNorm) {
   EXPECT_NEAR(optimizer.clip_gradients(0), 1.0, 1e-5);
 }
 
-// Ranks that keep a share of the moments each, and give each other the updated pieces, are one that keeps all.
+// Ranks that keep a share of the moments each and exchange their updates equal one rank that keeps all.
 TEST(AdamW, ShardsMakeTheSameSteps) {
   constexpr int64_t kRanks = 3;
   const models::ModelConfig config = models::model_preset("tiny/sw-ovq").config;

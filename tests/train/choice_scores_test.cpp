@@ -19,7 +19,7 @@ tasks::Question question(std::string context, std::vector<std::string> continuat
   return question;
 }
 
-// One choice at a time, token by token of the formula.
+// One choice at a time, token by token, by the formula.
 double plain_log_likelihood(models::LanguageModel& model, const tasks::EncodedChoice& choice) {
   std::vector<int64_t> tokens(choice.context.begin(), choice.context.end());
   tokens.insert(tokens.end(), choice.continuation.begin(), choice.continuation.end());
@@ -52,8 +52,8 @@ TEST(ChoiceScores, LogLikelihoodsAreThoseOfEachChoiceAlone) {
   }
 }
 
-// An untrained model finds every byte about as unlikely as any other, so the plain score prefers the short choice and
-// the normalised one need not.
+// An untrained model finds every byte about equally unlikely, so the plain score prefers the short choice and the
+// normalised one need not.
 TEST(ChoiceScores, CountsBothKindsOfScore) {
   const auto tokenizer = text::make_byte_tokenizer();
   const auto model = byte_model("sw-nope");

@@ -5,7 +5,7 @@
 namespace ovq::train {
 namespace {
 
-// The sum of the parts' gradients, each a number; nothing where the part has none.
+// The sum of the parts' gradients, each a single number; empty for parts without a gradient.
 std::optional<float> sum_of(const std::vector<std::optional<float>>& parts) {
   at::Tensor parameter = torch::zeros({1}, at::requires_grad());
   GradientSums sums({parameter});

@@ -10,7 +10,7 @@
 namespace ovq::train {
 namespace {
 
-// Tokens of up to three characters, with a token that stands for nothing, as those that begin a document.
+// Tokens of up to three characters, and one that stands for no text, like those that begin a document.
 class PieceTokenizer final : public text::Tokenizer {
  public:
   explicit PieceTokenizer(std::vector<std::string> pieces) : pieces_(std::move(pieces)) {}
@@ -29,7 +29,7 @@ const PieceTokenizer& tokenizer() {
   return pieces;
 }
 
-// The definition, word for word: every identifier looks back through all that stand before it.
+// The definition, literally: every identifier looks back through all before it.
 IdentifierLoss reference(const std::vector<int32_t>& tokens, const std::vector<float>& losses, int64_t first) {
   std::string text;
   std::vector<int64_t> starts;  // of tokens in the text

@@ -1,4 +1,4 @@
-// Runs that start from the weights of others.
+// Runs that start from the weights of other runs.
 #include "ovq/train/initial_weights.h"
 
 #include <gtest/gtest.h>
@@ -101,7 +101,7 @@ TEST_F(InitFrom, PassesOverDamage) {
   EXPECT_NE(warnings_[0].find("step-000020"), std::string::npos) << warnings_[0];
 }
 
-// Before the first checkpoint the weights are read again, and must be the same; after it nobody asks for them.
+// Before the first checkpoint the weights are read again and must be unchanged; afterwards they are not needed.
 TEST_F(InitFrom, IsNeededUntilTheFirstCheckpoint) {
   const RunOptions options = started(source_);
   const train::Run whole = train::Run::create(directory_.path() / "whole", options);

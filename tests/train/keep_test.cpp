@@ -1,4 +1,4 @@
-// What a dictionary keeps of a context: sizes chosen for it, evaluations by it.
+// The share of a context that a dictionary keeps: sizes derived from it, and evaluations with it.
 #include "ovq/train/keep.h"
 
 #include <gtest/gtest.h>
@@ -26,7 +26,7 @@ TEST(Keep, ChosenSizesKeepTheShare) {
         const double kept = static_cast<double>(kernels::target_size(dictionary, length)) / length;
         EXPECT_NEAR(kept, keep, 1.0 / length) << length << " tokens, growth " << static_cast<int>(growth.growth);
         EXPECT_NEAR(keep_of(dictionary, length), keep, 1.0 / length);
-        // Every token has its own, those after the context too.
+        // Every token has its own centroid, including those after the context.
         if (keep == 1) {
           EXPECT_EQ(kernels::target_size(dictionary, length + 40), length + 40);
           EXPECT_EQ(keep_of(dictionary, length), 1);
@@ -98,7 +98,7 @@ TEST(Keep, ResultsOfAnEarlierCheckpointAreDropped) {
   EXPECT_EQ(run.results()[0].at("length"), 64);
 }
 
-// Training is not changed by what is looked at in between, and every share has its own line.
+// Evaluations in between do not change training, and every share has its own line.
 TEST(Keep, EvaluationsInTrainingReportItAndPutTheSizeBack) {
   const TemporaryDirectory directory;
   RunOptions options = mini_run("recall", "sw-ovq");

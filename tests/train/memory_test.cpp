@@ -1,5 +1,5 @@
-// What an evaluation far beyond the training length allocates. Every allocation of the process is counted: this program
-// brings malloc and its kin along, in front of those of the C library.
+// Memory of an evaluation far beyond the training length. Every allocation of the process is counted: this program
+// defines malloc and its relatives in place of the C library's.
 #include <gtest/gtest.h>
 #include <malloc.h>
 
@@ -86,7 +86,7 @@ TEST(Memory, EvaluationStreams) {
     const auto config = model_config(options, task->vocab());
     const auto model = models::make_model(config, 0);
     ASSERT_EQ(task->row_length(piece.length, tasks::Split::test), piece.piece);
-    evaluated(*model, *task, longest);  // what is made once, and kept
+    evaluated(*model, *task, longest);  // allocates what is created once and kept
     const Measured one = evaluated(*model, *task, piece), all = evaluated(*model, *task, longest);
 
     const int64_t tokens = task->row_length(longest.length, tasks::Split::test);
@@ -96,8 +96,7 @@ TEST(Memory, EvaluationStreams) {
     const int64_t predicted = predicted_state + activations;
     std::printf("%s: peak %ld, predicted %ld = state %ld + activations %ld\n", pattern, all.peak, predicted,
                 predicted_state, activations);
-    // While a buffer of the state grows, the old one is still there: at most the keys or the values of one of two
-    // layers.
+    // While a buffer of the state grows, the old one still exists: at most the keys or the values of one of two layers.
     const int64_t grown = predicted_state / 4;
     EXPECT_LE(all.peak, predicted + grown + predicted / 20);
     EXPECT_GE(all.peak, predicted - predicted / 10);

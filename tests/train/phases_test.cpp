@@ -28,7 +28,7 @@ const json kThree = {{{"steps", 6}, {"lengths", {24}}, {"centroids", 4}},
                       {"tokens_per_step", 300}},
                      {{"steps", 5}, {"min_learning_rate", 1e-4}}};
 
-// Trains for at most `steps` steps; what the model is then.
+// Trains for at most `steps` steps; returns the model's tensors.
 models::NamedTensors trained(const train::Run& run, int64_t steps = 1000) {
   int64_t done = 0;
   TrainHooks hooks;
@@ -122,7 +122,7 @@ TEST(Phases, OneIsTheSameAsNone) {
   EXPECT_EQ(timeless(none), timeless(one));
 }
 
-// Being good at the short contexts of the first phase is not the end.
+// A good score on the short contexts of the first phase must not end the run.
 TEST(Phases, TheTargetCountsInTheLast) {
   const TemporaryDirectory directory;
   RunOptions options = phased(json::array({{{"steps", 4}}, {{"steps", 16}}}));

@@ -1,4 +1,4 @@
-// Two trainers that share the rows of each step, as threads: what both must agree on. tests/cli/processes.py has the
+// Two trainers that share the rows of each step, as threads: what they must agree on. tests/cli/processes.py tests the
 // same with processes.
 #include "ovq/train/replicas.h"
 
@@ -18,7 +18,7 @@ struct RankResult {
   std::vector<StepReport> reports;
 };
 
-// Trains on two ranks; before(trainer, rank) may meddle.
+// Trains on two ranks; before(trainer, rank) may interfere.
 std::vector<RankResult> train_on_two(const RunOptions& options,
                                      const std::function<void(Trainer&, int64_t rank)>& before) {
   const TemporaryDirectory directory;

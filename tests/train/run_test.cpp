@@ -1,4 +1,4 @@
-// A run as one object: what it knows without its data, and one reader of its checkpoints for everybody.
+// A run as an object: what it knows without its data, and its checkpoints, which all readers find in the same way.
 #include "ovq/train/run.h"
 
 #include <gtest/gtest.h>
@@ -12,7 +12,7 @@
 namespace ovq::train::test {
 namespace {
 
-// Says what `Error` the call throws.
+// The message of the `Error` that the call throws.
 template <class Error, class Call>
 std::string error_of(Call&& call) {
   try {
@@ -26,7 +26,7 @@ std::string error_of(Call&& call) {
 TEST(Run, OpensWithoutReadingTheCorpus) {
   const TemporaryDirectory directory;
   RunOptions options = mini_run("text", "sw-ovq");
-  options.task_options["train"] = (directory.path() / "none").string();  // never there
+  options.task_options["train"] = (directory.path() / "none").string();  // does not exist
   options.task_options["test"] = (directory.path() / "none.txt").string();
   train::Run::create(directory.path() / "run", options);
   const train::Run run = train::Run::open(directory.path() / "run");
@@ -55,7 +55,7 @@ TEST(Run, MakesATaskOnceForEachSetOfOptions) {
   EXPECT_NE(four, run.task());
   EXPECT_EQ(four, run.task({{"functions", 4}}));
   EXPECT_NE(four, run.task({{"functions", 8}}));
-  // What the run's file has wrong is no bad call.
+  // An error in the run's file is not an invalid argument.
   EXPECT_EQ(error_of<std::runtime_error>([&] {
               run.task({{"functons", 4}});
             }),
@@ -96,7 +96,7 @@ TEST(Run, MetricsAreRewoundToAStep) {
   EXPECT_EQ(run.metrics(), (std::vector<json>{{{"step", 1}}, {{"step", 2}}}));
 }
 
-// A trained run of which the newest checkpoint, of step 20, is damaged; that of step 15 is sound.
+// A trained run whose newest checkpoint, of step 20, is damaged; that of step 15 is sound.
 class DamagedRun : public testing::Test {
  protected:
   DamagedRun() : run_(train::Run::create(directory_.path() / "run", mini_run("recall", "sw-ovq"))) {
@@ -134,7 +134,7 @@ TEST_F(DamagedRun, IsInspectedByTheCheckpointBefore) {
 }
 
 TEST_F(DamagedRun, IsComparedByTheCheckpointBefore) {
-  // Without `keep`, as results were stored once: only the model knows.
+  // Results were once stored without `keep`; only the model knows it.
   run_.store_result({.length = 64, .centroids = 16, .evaluation = {.length = 64}});
   RunComparison comparison;
   comparison.add(run_, warn());
@@ -142,7 +142,7 @@ TEST_F(DamagedRun, IsComparedByTheCheckpointBefore) {
   EXPECT_DOUBLE_EQ(comparison.results().at(0).at("keep"), 0.2);
 }
 
-// Two thirds of a checkpoint's bytes are needed by nobody but training that goes on.
+// Only resumed training needs two thirds of a checkpoint's bytes.
 TEST_F(DamagedRun, WithoutTheOptimizerIsAModelAllTheSame) {
   const std::filesystem::path light = *run_.checkpoint({});
   std::filesystem::remove(light / "optimizer.safetensors");
@@ -161,7 +161,7 @@ TEST_F(DamagedRun, GoesOnFromTheCheckpointBefore) {
   expect_one_warning();
 }
 
-// The damaged one, of a later step, is not what is kept of the two.
+// The damaged checkpoint of a later step must not count among those that are kept.
 TEST_F(DamagedRun, KeepsWhatItSavesNext) {
   TrainHooks hooks;
   hooks.stop = [] { return true; };

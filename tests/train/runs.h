@@ -13,7 +13,7 @@ namespace ovq::train::test {
 
 using files::test::TemporaryDirectory;
 
-// What makes any preset tiny enough to be trained in milliseconds.
+// Makes any preset small enough to train in milliseconds.
 inline json miniature(const std::string& pattern) {
   json patch = {{"hidden_size", 32}, {"num_hidden_layers", 2}, {"intermediate_size", 48}};
   const json config = to_json(models::model_preset("tiny/" + pattern).config);

@@ -56,7 +56,7 @@ TEST(Sweep, GoesThroughLengthsAndSizes) {
   }
   EXPECT_EQ(stored, to_json(found));
   EXPECT_EQ(swept.trained.model->config().centroids().at("ovq"), 16);  // as before
-  // The same again replaces what it found.
+  // The same evaluation again replaces its result.
   sweep(swept.run, swept.trained, {.lengths = {32}, .keeps = {0.2}, .evaluate = {.rows = 2}});
   EXPECT_EQ(swept.run.results().size(), 6u);
 }

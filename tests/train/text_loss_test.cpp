@@ -108,7 +108,7 @@ TEST_F(TextLosses, FilesOfTokensAreTheSameText) {
   EXPECT_EQ(text_loss(model_, data(), {.length = 128, .windows = 3}).windows, 3);
 }
 
-// "word" stands every 9 or 8 bytes.
+// "word" occurs every 9 or 8 bytes.
 TEST_F(TextLosses, IdentifiersOfWindows) {
   EXPECT_FALSE(text_loss(model_, data(), {.length = 128}).identifiers);
   const TextLossOptions options{.length = 128, .batch = 3, .piece = 50, .identifiers = true};
@@ -145,7 +145,7 @@ TEST_F(TextLosses, BadInput) {
   EXPECT_THROW(text_loss(model_, data(), {}, [] { return true; }), std::runtime_error);
 }
 
-// A run on text leaves models that need nothing else.
+// A run on text saves models that need no other files.
 TEST_F(TextLosses, CheckpointsHaveTheTokenizer) {
   RunOptions options = test::mini_run("recall", "sw-ovq");
   options.task = "text";

@@ -126,7 +126,7 @@ TEST(Checkpoints, DamagedNewestFallsBackToTheOneBefore) {
   }
 }
 
-// Whoever reads the checkpoints of a run passes over the same damaged ones.
+// All readers of a run's checkpoints skip the same damaged ones.
 TEST(Checkpoints, AllReadersPassOverDamage) {
   const TemporaryDirectory directory;
   const RunOptions options = mini_run("recall", "sw-ovq");
@@ -158,7 +158,7 @@ TEST(Checkpoints, AllReadersPassOverDamage) {
   }
 }
 
-// A run that was given its task reads the text no second time.
+// A run that was given its task does not read the text again.
 TEST(Training, ReadsTheTextOnce) {
   const TemporaryDirectory directory;
   RunOptions options = mini_run("text", "sw-nope");
@@ -255,7 +255,7 @@ TEST(Options, RoundTripAndErrors) {
   EXPECT_NE(message({{"scale", "smal"}}).find("small"), std::string::npos);
 }
 
-// How a row is cut into pieces and which rows are read together changes no choice and hardly a loss.
+// Splitting a row into pieces and batching rows change no prediction and hardly a loss.
 TEST(Evaluate, StreamsTheSameInAnyPieces) {
   for (const char* pattern : {"sw-ovq", "sw-nope", "gdn"}) {
     const RunOptions options = mini_run("recall", pattern);

@@ -1,5 +1,5 @@
 // Writers killed by SIGKILL: at random moments, and before and after each of their system calls in turn. The target
-// must always be whole, and what is left beside it must be removable.
+// must always be whole, and leftovers beside it must be removable.
 #include <gtest/gtest.h>
 #include <sys/ptrace.h>
 #include <sys/wait.h>
@@ -24,7 +24,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Moments are random within two rewrites, however slow the disk; before every second kill one rewrite is waited for.
+// Kills happen within the time of two rewrites, however slow the disk. Before every second kill the test waits for one
+// rewrite.
 TEST(Crash, RandomKillsLeaveTheTargetWhole) {
   constexpr int kKills = 60;
   constexpr size_t kBytes = 200'000;

@@ -30,7 +30,7 @@ std::string error_of(const Action& action) {
   return "none";
 }
 
-// Writes beyond `bytes` fail with EFBIG while this lives: a disk that is full, without a disk.
+// Writes beyond `bytes` fail with EFBIG during its lifetime: simulates a full disk.
 class FileSizeLimit {
  public:
   explicit FileSizeLimit(rlim_t bytes) {
@@ -279,7 +279,7 @@ TEST(DurableDirectory, TwoStepsReplaceToo) {
   EXPECT_EQ(remove_stale_parts(directory.path()), std::vector{old});
   EXPECT_EQ(directory.names(), Names{"x"});
 
-  // The new one is missing: the old one comes back.
+  // The new directory is missing, so the old one must come back.
   EXPECT_NE(error_of([&] { detail::replace_in_two_steps(aside, path); }), "none");
   EXPECT_EQ(directory.names(), Names{"x"});
   EXPECT_EQ(get_file(path / "below" / "b"), "new");

@@ -1,5 +1,5 @@
-// Writers whose system calls fail, one after the other: no space, an error of the device, a signal, half of what was
-// to be written. A writer ends well or throws; the target is whole in any case, and what is left beside it removable.
+// Writers whose system calls fail one after the other: no space, a device error, a signal, or a short write. A writer
+// succeeds or throws; in both cases the target is whole and leftovers beside it are removable.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/ptrace.h>
@@ -39,7 +39,7 @@ bool touches_files(uint64_t call) {
 
 struct Faulty {
   bool traceable = true;
-  bool reached = false;  // the call that was to fail
+  bool reached = false;  // whether the call that should fail was reached
   int status = 0;        // as of fork_child; -1: ended by a signal
   uint64_t call = 0;
   bool lists = false;  // the call opens a directory
@@ -61,7 +61,8 @@ Faulty run_with_fault(int which, int fault, const std::function<void()>& work) {
     ::waitpid(child, &status, 0);
     if (!WIFSTOPPED(status)) break;
     user_regs_struct registers;
-    if (stop % 2 != 0 || ::ptrace(PTRACE_GETREGS, child, nullptr, &registers) != 0) continue;  // the end of a call
+    if (stop % 2 != 0 || ::ptrace(PTRACE_GETREGS, child, nullptr, &registers) != 0)
+      continue;  // the exit of a system call
     const uint64_t call = registers.orig_rax;
     if (!(fault == kShortWrite ? writes_bytes(call) && registers.rdx > 1 : touches_files(call))) continue;
     if (++count != which) continue;
@@ -73,7 +74,7 @@ Faulty run_with_fault(int which, int fault, const std::function<void()>& work) {
       ::ptrace(PTRACE_SETREGS, child, nullptr, &registers);
       continue;
     }
-    registers.orig_rax = ~uint64_t{0};  // no such call: nothing is done
+    registers.orig_rax = ~uint64_t{0};  // no such call, so the kernel does nothing
     ::ptrace(PTRACE_SETREGS, child, nullptr, &registers);
     ::ptrace(PTRACE_SYSCALL, child, nullptr, nullptr);
     ::waitpid(child, &status, 0);
@@ -86,7 +87,7 @@ Faulty run_with_fault(int which, int fault, const std::function<void()>& work) {
   return result;
 }
 
-// Lets every call fail in turn, with every fault; `check` sees what is left each time. Returns how many failed.
+// Lets every call fail in turn, with every fault; `check` inspects the result each time. Returns how many failed.
 int fail_everywhere(const std::function<void()>& work, const std::function<void(const Faulty&, int fault)>& check) {
   int failed = 0;
   for (const int fault : {ENOSPC, EIO, EINTR, kShortWrite}) {
@@ -114,8 +115,8 @@ TEST(Faults, LeaveTheTargetWhole) {
       if (result.status == 0) {
         EXPECT_EQ(generation, 2);
       }
-      // What was written in part is completed, and what a signal interrupts is done again; not by the standard library,
-      // which lists directories.
+      // Short writes are completed and interrupted calls repeated, except by the standard library, which lists
+      // directories.
       const bool repeated = writes_bytes(result.call) || result.call == SYS_fsync || result.call == SYS_flock ||
                             (result.call == SYS_openat && !result.lists);
       const bool harmless = fault == kShortWrite || (fault == EINTR && repeated);

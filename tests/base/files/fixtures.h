@@ -18,7 +18,7 @@
 
 namespace ovq::files::test {
 
-// Gone with everything in it at the end of the test.
+// A directory that is removed with its content at the end of the test.
 class TemporaryDirectory {
  public:
   TemporaryDirectory() {

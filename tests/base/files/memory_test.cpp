@@ -1,4 +1,4 @@
-// Memory follows the bytes that are there, not what they promise. Has an operator new of its own.
+// Memory grows with the bytes in the file, not with the sizes in its header. This program defines its own operator new.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -20,7 +20,7 @@ void* counted(size_t bytes) noexcept {
   return std::malloc(bytes == 0 ? 1 : bytes);
 }
 
-// Not inlined: GCC would see free() of what came from new.
+// Not inlined: otherwise GCC warns about free() for memory from new.
 [[gnu::noinline]] void release(void* pointer) noexcept { std::free(pointer); }
 
 }  // namespace

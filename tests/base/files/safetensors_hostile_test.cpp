@@ -1,4 +1,4 @@
-// The reader against files that are not what they claim.
+// The reader against invalid files.
 #include <gtest/gtest.h>
 
 #include <sstream>
@@ -233,7 +233,7 @@ class SafetensorsDamage : public testing::Test {
     return out.str();
   }
 
-  // Rejected, or without a checksum (which for a file of ours is a rejection), or the same content.
+  // Whether the file is rejected, or has no checksum (which also rejects a file of ours), or has the same content.
   testing::AssertionResult survives(const std::string& damaged) const {
     put_file(path_, damaged);
     try {
@@ -281,7 +281,7 @@ TEST_F(SafetensorsDamage, EveryFlippedBitOfTheDataIsAnError) {
   }
 }
 
-// Valid headers that say something else: only the checksum can tell.
+// Valid headers with other content: only the checksum can reveal them.
 TEST_F(SafetensorsDamage, ChangedHeadersAreErrors) {
   const std::pair<std::string, std::string> changes[] = {
       {"\"F32\"", "\"I32\""},   {"[2,3]", "[3,2]"}, {"weight", "height"}, {"\"17\"", "\"18\""},

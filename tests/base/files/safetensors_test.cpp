@@ -1,4 +1,4 @@
-// Files are written and read back, and what the writer refuses.
+// Writing files and reading them back, and what the writer rejects.
 #include "ovq/base/files/safetensors.h"
 
 #include <gtest/gtest.h>
@@ -149,7 +149,8 @@ TEST(Safetensors, AnOldChecksumIsReplaced) {
   EXPECT_NE(file.metadata().at(kChecksumKey), "crc32c:00000000");
 }
 
-// Byte by byte from the description of the format; header order is not data order, which other writers may do.
+// Built byte by byte from the description of the format. The order of the header differs from that of the data, as
+// other writers may do.
 TEST(Safetensors, ReadsAFileMadeByHand) {
   const TemporaryDirectory directory;
   const fs::path path = directory.path() / "hand.safetensors";

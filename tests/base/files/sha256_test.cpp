@@ -9,7 +9,7 @@
 namespace ovq::files::test {
 namespace {
 
-// FIPS 180-4's examples, and what sha256sum says at the sizes where the padding changes.
+// The examples of FIPS 180-4, and results of sha256sum at sizes where the padding changes.
 TEST(Sha256, KnownValues) {
   EXPECT_EQ(sha256(bytes_of("")), "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855");
   EXPECT_EQ(sha256(bytes_of("abc")), "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");

@@ -1,4 +1,4 @@
-// Writers whose every file tells its generation, for tests that interrupt them.
+// Writers whose files contain their generation, for tests that interrupt them.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -77,8 +77,8 @@ inline const std::vector<Writer>& writers() {
   return all;
 }
 
-// The child's id. `work` runs in it without gtest and does not return from it; its status is 0, or 1 after an error
-// that a writer may throw, or 2 after any other.
+// Returns the child's id. `work` runs in the child without gtest, and the child exits afterwards: with status 0, with 1
+// after an error that a writer may throw, with 2 after any other.
 inline pid_t fork_child(const std::function<void()>& work) {
   const pid_t child = ::fork();
   if (child != 0) return child;
