@@ -1,16 +1,16 @@
 #!/bin/bash
-# Causal attention of public libraries on this machine beside ours and OVQ: ONNX Runtime, ggml (llama.cpp's library), torch,
-# and oneDNN's matrix product as what a tuned library can reach; and two recurrences of ggml beside ours. Results go to
-# results/peers.json, a figure to docs/peers.svg.
+# Compares causal attention of public libraries on this machine with this library's and OVQ: ONNX Runtime, ggml
+# (llama.cpp's library), torch, and oneDNN's matrix product as the speed that a tuned library reaches. Also compares two
+# recurrences with ggml's. Writes the results to results/peers.json and a figure to docs/peers.svg.
 #
 #   scripts/bench-peers.sh --set-up     what it needs beyond scripts/setup.sh (as root): Debian packages and npm's
 #                                       onnxruntime-node and @node-llama-cpp/linux-x64 (which has ggml), into build/peers
 #   scripts/bench-peers.sh [--lengths 4096,16384,65536] [--decode 65536] [--recurrences 16384] [--rounds 5] [--threads N]
 #                          [--json FILE] [--add] [--ggml DIR]
 #
-# --ggml takes ggml from a build of it or of llama.cpp with shared libraries instead: DIR has libggml-base.so and
-# libggml-cpu.so, itself or in build/bin and the like. OVQ_BUILD names the build directory (build/release). Without a part of
-# the set-up that peer is left out.
+# With --ggml, ggml comes from a build of ggml or llama.cpp with shared libraries: libggml-base.so and libggml-cpu.so
+# are in DIR or below it, as in build/bin. OVQ_BUILD names the build directory (build/release). A peer whose part of the
+# set-up is missing is skipped.
 set -euo pipefail
 called_in=$PWD
 cd "$(dirname "$0")/.."
@@ -23,7 +23,7 @@ if [[ ${1:-} == --set-up ]]; then
   command -v node >/dev/null || packages+=(nodejs)
   command -v npm >/dev/null || packages+=(npm)
   apt-get install -y --no-install-recommends "${packages[@]}"
-  # The package brings the CPU library along; its install script would fetch others.
+  # The package contains the CPU library; its install script would download others.
   npm install --prefix "$work" --ignore-scripts --no-audit --no-fund onnxruntime-node@1.30.0
   npm install --prefix "$work" --ignore-scripts --no-audit --no-fund @node-llama-cpp/linux-x64@3.22.1 ||
     echo "no prebuilt ggml for this machine: use --ggml" >&2

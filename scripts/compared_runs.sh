@@ -1,12 +1,12 @@
-# What the scripts that compare trainings share; sourced by them.
+# Shared by the scripts that compare training runs, which source this file.
 
-# read_options "NAMES" "$@": --name VALUE sets the variable of that name, which must be one of NAMES.
+# read_options "NAMES" "$@": --name VALUE sets the variable `name`, which must be one of NAMES.
 read_options() {
   local names=" $1 "
   shift
   while (($#)); do
     if [[ $1 != --* || $names != *" ${1#--} "* || $# -lt 2 ]]; then
-      echo "${0##*/}: unknown option $1, or no value for it" >&2
+      echo "${0##*/}: unknown option $1, or its value is missing" >&2
       exit 2
     fi
     printf -v "${1#--}" %s "$2"
@@ -16,7 +16,7 @@ read_options() {
 
 losses() { grep '"kind":"step"' "$1/metrics.jsonl" | sed 's/"seconds":[^,}]*,//'; }
 
-# Ends the script unless two runs have the same losses, and the same weights and optimiser's state at the end.
+# Ends the script unless two runs have the same losses and end with the same weights and optimiser state.
 must_be_equal() {
   local last file
   last=$(ls "$1/checkpoints" | tail -n 1)

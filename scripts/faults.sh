@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
-# Lets system calls of a training run fail (no space, an error of the device, a signal), one random call at a time, and
-# goes on with the run each time. It must say what is wrong in one line and lose nothing: its final checkpoint must be
-# that of a run without faults, byte for byte. Needs strace (Debian: strace), which setup.sh does not install.
+# Makes system calls of a training run fail (no space, a device error, a signal), one random call at a time, and resumes
+# the run each time. The run must report the error in one line and lose nothing: its final checkpoint must equal that of
+# a run without faults, byte for byte. Needs strace (Debian: strace), which setup.sh does not install.
 #   scripts/faults.sh [--faults N] [--steps N] [--ovq PROGRAM]
 set -euo pipefail
 cd "$(dirname "$0")/.."
 source scripts/compared_runs.sh
 ovq=build/release/ovq faults=200 steps=60
 read_options "ovq faults steps" "$@"
-command -v strace >/dev/null || { echo "faults.sh: there is no strace (Debian: strace)" >&2; exit 1; }
+command -v strace >/dev/null || { echo "faults.sh: strace is not installed (Debian: strace)" >&2; exit 1; }
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 run=$work/run
@@ -18,7 +18,7 @@ fail() { echo "faults.sh: $*" >&2; cat "$work/err" >&2; exit 1; }
 
 "$ovq" train "${options[@]}" --out "$work/whole" >/dev/null
 calls=(write fsync rename renameat2 mkdir unlinkat rmdir flock)
-most=(400 20 6 3 3 4 2 8)  # calls in a few checkpoints
+most=(400 20 6 3 3 4 2 8)  # how many such calls a few checkpoints make
 errors=(ENOSPC EIO EINTR)
 stopped=0 finished=0
 for ((i = 0; i < faults; ++i)); do
@@ -44,4 +44,4 @@ if [[ -e $run/run.json ]]; then
   must_be_equal "$work/whole" "$run"
   finished=$((finished + 1))
 fi
-echo "$faults faults: $stopped stopped the run, which said why and could go on; all $finished runs ended with the weights and losses of one without faults"
+echo "$faults faults: $stopped stopped the run, which reported the error and could be resumed; all $finished runs ended with the weights and losses of a run without faults"

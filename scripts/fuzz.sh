@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# Fuzzes every reader of files, in turn, with libFuzzer: those that need no torch under AddressSanitizer and
-# UndefinedBehaviorSanitizer, with --torch also those that need it and the program's arguments, with the library's
-# assertions only. Inputs that reach new code are kept in runs/fuzz/<target>, from one call to the next; those that break
-# something in runs/fuzz/found/<target>. Prints executions, coverage and faults for each target: edges, or with torch
-# libFuzzer's features.
+# Fuzzes every reader of files, one after the other, with libFuzzer. Readers without torch run under AddressSanitizer
+# and UndefinedBehaviorSanitizer. With --torch, readers that need torch and the program's arguments follow, with only
+# the library's assertions. Inputs that reach new code are kept in runs/fuzz/<target> between calls, inputs that cause a
+# fault in runs/fuzz/found/<target>. Prints executions, coverage and faults for each target; coverage is in edges, with
+# torch in libFuzzer's features.
 # Needs clang (Debian: clang libclang-rt-14-dev), which setup.sh does not install.
 # Usage: scripts/fuzz.sh [--seconds S for each] [--targets "state config"] [--torch]
 set -euo pipefail
@@ -14,11 +14,11 @@ while (($#)); do
     --seconds) seconds=$2; shift ;;
     --targets) targets=$2; shift ;;
     --torch) torch=1 ;;
-    *) echo "fuzz.sh: unknown option $1; the first lines of the script say which there are" >&2; exit 2 ;;
+    *) echo "fuzz.sh: unknown option $1; see the first lines of this script" >&2; exit 2 ;;
   esac
   shift
 done
-command -v clang++ >/dev/null || { echo "fuzz.sh: there is no clang++ (Debian: clang libclang-rt-14-dev)" >&2; exit 1; }
+command -v clang++ >/dev/null || { echo "fuzz.sh: clang++ is not installed (Debian: clang libclang-rt-14-dev)" >&2; exit 1; }
 
 make_programs() {  # preset
   cmake --preset "$1" --log-level=WARNING >/dev/null

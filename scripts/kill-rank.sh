@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Kills a rank (kill -9) of a training in several processes at random moments; --restarts goes on by itself each time.
-# The final weights, the optimiser's state and the losses must be those of an undisturbed training, bit for bit.
+# Kills a rank (kill -9) of a training in several processes at random moments; --restarts resumes the training each
+# time. The final weights, optimiser state and losses must equal those of an undisturbed training, bit for bit.
 #   scripts/kill-rank.sh [--kills N] [--steps N] [--processes P] [--ovq PROGRAM]
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -25,8 +25,8 @@ steps_done() { tail -n 1 "$work/killed/metrics.jsonl" 2>/dev/null | sed -n 's/.*
 while ((killed < kills)) && kill -0 $pid 2>/dev/null; do
   mapfile -t ranks < <(tr ' ' '\n' <"/proc/$pid/task/$pid/children" 2>/dev/null | grep . || true)
   ((${#ranks[@]} == processes)) || { sleep 0.05; continue; }
-  # Every fourth time from the moment the processes are there, so also while they meet or load a checkpoint; else from
-  # a random step of the next stretch of the run on.
+  # Every fourth kill may come as soon as the processes exist, so also while they connect or load a checkpoint. The
+  # others wait for a random step of the next part of the run.
   longest=2
   if ((killed % 4)); then
     longest=0.3 step=$((steps * killed / (kills + 1) + RANDOM % (steps / (kills + 1) + 1)))

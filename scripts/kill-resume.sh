@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Kills a training run (kill -9) at random moments, resumes it each time, and compares its final checkpoint with that of
-# a run that was never interrupted: they must be equal, byte for byte.
+# Kills a training run (kill -9) at random moments and resumes it each time. The final checkpoint must equal that of an
+# uninterrupted run, byte for byte.
 #   scripts/kill-resume.sh [--kills N] [--steps N] [--model NAME] [--ovq PROGRAM]
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -16,7 +16,7 @@ start=$EPOCHREALTIME
 "$ovq" train "${options[@]}" --out "$work/whole" >/dev/null
 seconds=$(awk -v a="$start" -v b="$EPOCHREALTIME" 'BEGIN { print b - a }')
 
-# Late enough that some work is done between two kills, early enough that the run does not end before the last.
+# Late enough for some work between two kills, early enough that the run does not end before the last kill.
 limit=$(awk -v s="$seconds" -v k="$kills" 'BEGIN { print 0.8 + s / k }')
 killed=0
 for ((i = 0; i < kills; ++i)); do

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Installs what a fresh Debian 12, 13 or sid lacks for building, testing and formatting, and the packages that are given
-# as arguments. Does and prints nothing when all is there.
+# Installs the packages that a fresh Debian 12, 13 or sid lacks for building, testing and formatting, and packages given
+# as arguments. Does and prints nothing if everything is installed.
 set -euo pipefail
 
 packages=(
@@ -14,7 +14,7 @@ packages=(
   "$@"
 )
 
-# What releases differ in, by their codename.
+# The differences between releases, by codename.
 case $(. /etc/os-release && echo "${VERSION_CODENAME:-}") in
   bookworm | trixie | noble) ;;
   *) packages+=(libabsl-dev) ;;  # SentencePiece's headers include abseil's since 0.2.2

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Bytes of the optimiser's state and largest resident memory of each of two ranks, without and with --shard-optimizer.
-# The resulting weights must be equal.
+# The optimiser state and the largest resident memory of each of two ranks, without and with --shard-optimizer. The
+# resulting weights must be equal.
 #   scripts/shard-memory.sh [--width N] [--model NAME] [--steps N] [--ovq PROGRAM]
 set -euo pipefail
 cd "$(dirname "$0")/.."

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Tests the library without torch on ARM64 (NEON): cross-compiles it and its tests and runs them under qemu. What is
-# linked comes from Debian's arm64 packages, unpacked into build/arm64/sysroot; of the machine's own packages it only
-# adds the cross-compiler and qemu.
+# Tests the library without torch on ARM64 (NEON): cross-compiles it and its tests and runs them under qemu. Libraries
+# come from Debian's arm64 packages, unpacked into build/arm64/sysroot; on the machine itself it only installs the
+# cross-compiler and qemu.
 # Usage: scripts/test-arm64.sh [--quick] [ctest arguments]
 #   --quick    at most 5 minutes on 2 cores: every kernel, without the long tests
 set -Eeuo pipefail
@@ -14,7 +14,7 @@ if [[ ${1:-} == --quick ]]; then
 fi
 root=$PWD/build/arm64 packages="libhwy-dev libgtest-dev nlohmann-json3-dev libfmt-dev libsentencepiece-dev libgomp1"
 
-# With lists and a state of its own, apt neither knows nor changes what is installed here, and needs no root.
+# With its own lists and state, apt neither reads nor changes this machine's packages and needs no root.
 fill_sysroot() {
   rm -rf "$root/apt" "$root/sysroot"
   mkdir -p "$root"/apt/state/lists/partial "$root"/apt/cache/archives/partial "$root/sysroot"

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Packs the sources, builds a wheel of them, installs it in a clean virtual environment that sees the system's torch, and
+# Packs the sources, builds a wheel from them, installs it in a clean virtual environment with the system's torch, and
 # runs the Python tests and examples there, in another directory. Arguments go to pytest.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -19,7 +19,7 @@ cd elsewhere
 unset PYTHONPATH
 export PYTHONDONTWRITEBYTECODE=1 OMP_WAIT_POLICY=PASSIVE
 ../venv/bin/python -c 'import ovq, torch; print(f"ovq {ovq.__version__} of {ovq.__file__} with torch {torch.__version__}")'
-tar -xzf ../ovq-*.tar.gz --strip-components 1  # the tests look at sources and docs, too
+tar -xzf ../ovq-*.tar.gz --strip-components 1  # the tests also read sources and docs
 ../venv/bin/python -m pytest -q -p no:cacheprovider tests/python "$@"
 for example in drop_in generate ddp; do
   echo "== examples/python/$example.py"

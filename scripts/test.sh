@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Sets up, checks the format, builds and runs all tests; then the kernels' tests under AddressSanitizer and
-# UndefinedBehaviorSanitizer, and those of the threads under ThreadSanitizer.
+# Sets up, checks the format, builds and runs all tests. Then runs the kernels' tests under AddressSanitizer and
+# UndefinedBehaviorSanitizer, and the tests of threads under ThreadSanitizer.
 set -Eeuo pipefail
 cd "$(dirname "$0")/.."
 trap 'echo "test.sh: failed after ${SECONDS} s" >&2' ERR

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Trains on two "hosts": network namespaces with addresses of their own and a cable between them (iproute2, as root),
-# a process in each, started with torchrun's variables. The result must have the bits of two processes on one machine.
-# Then the cable is pulled: both must end within the time-out and name a rank.
+# Trains on two "hosts": network namespaces with their own addresses and a cable between them (iproute2, as root), one
+# process in each, started with torchrun's variables. The result must equal that of two processes on one machine, bit
+# for bit. Then the cable is cut: both must end within the time-out and name a rank.
 #   scripts/two-hosts.sh [--ovq PROGRAM]
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -41,7 +41,7 @@ wait $second || { cat "$work/elsewhere.log"; exit 1; }
 for file in model.safetensors optimizer.safetensors; do
   cmp "$work/hosts/checkpoints/step-000020/$file" "$work/here/checkpoints/step-000020/$file"
 done
-echo "two hosts: 20 steps with the bits of two processes on one machine"
+echo "two hosts: 20 steps, bit for bit equal to two processes on one machine"
 
 (start 0 "$work/cut" --steps 1000000 --timeout 5) & first=$!
 (start 1 "$work/cut-elsewhere" --steps 1000000 --timeout 5) & second=$!

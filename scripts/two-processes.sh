@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Tokens per second of two processes with one thread each against one process with one thread, on the same batches. How
-# far the losses are from those of one process that computes the batch at once, and from those of one that computes the
-# same two parts one after the other, which must have the same bits. That both processes hold the same weights is
-# checked by the program at every checkpoint.
+# Compares two processes with one thread each with one process with one thread, on the same batches: tokens per second,
+# and losses. The losses are compared with those of one process that computes the batch at once, and with those of one
+# that computes the same two parts in turn, which must be equal bit for bit. The program itself checks at every
+# checkpoint that both processes hold the same weights.
 #   scripts/two-processes.sh [--steps N] [--scale NAME] [--model NAME] [--ovq PROGRAM]
 set -euo pipefail
 cd "$(dirname "$0")/.."

@@ -1,5 +1,5 @@
-"""What ggml_worker.py needs of ggml's C interface, through ctypes: the libraries are loaded as they lie in a build of ggml
-or llama.cpp, and no header is needed."""
+"""The part of ggml's C interface that ggml_worker.py uses, through ctypes. Loads the libraries of a build of ggml or
+llama.cpp in place; needs no headers."""
 
 import ctypes
 import time
@@ -8,10 +8,10 @@ from pathlib import Path
 
 import numpy as np
 
-# Where builds and packages put the libraries.
+# Where builds and packages have the libraries.
 FOLDERS = ["", "bin", "lib", "src", "build/bin", "build/lib", "build/src", "build/ggml/src", "bins/linux-x64"]
 TYPES = {"float32": 0, "float16": 1, "int32": 26}  # enum ggml_type
-ARENA = 1 << 20  # bytes for the descriptions of tensors and graphs; their data lies elsewhere
+ARENA = 1 << 20  # bytes for the descriptions of tensors and graphs; their data is stored elsewhere
 
 
 class InitParams(ctypes.Structure):
@@ -41,7 +41,7 @@ BASE = {
     "ggml_gallocr_new": (c_void_p, c_void_p),
     "ggml_gallocr_alloc_graph": (c_bool, c_void_p, graph),
 }
-# Younger than the others. The last argument is how many states to keep; versions without it do not look at it.
+# Newer than the others. The last argument is the number of states to keep; older versions ignore it.
 RECURRENCES = {
     "ggml_gated_delta_net": (tensor, context, *[tensor] * 6, c_int64),
     "ggml_ssm_scan": (tensor, context, *[tensor] * 7, c_int64),
@@ -68,8 +68,8 @@ def find_libraries(directory):
 class Ggml:
     def __init__(self, directory, threads):
         base, cpu = find_libraries(directory)
-        base = ctypes.CDLL(str(base), ctypes.RTLD_GLOBAL)  # the others find it by its name
-        # A package has one library for each kind of CPU; each says how well it fits, 0 for not at all.
+        base = ctypes.CDLL(str(base), ctypes.RTLD_GLOBAL)  # the other libraries find it by its name
+        # A package has a library for each kind of CPU; each returns a score for this CPU, 0 if it does not run here.
         scores = {path: score(ctypes.CDLL(str(path))) for path in cpu}
         path = max(scores, key=scores.get)
         if scores[path] <= 0:
@@ -88,7 +88,7 @@ class Ggml:
         self.allocator = self.gallocr_new(self.backend_get_default_buffer_type(self.backend))
 
     def tensors(self, **arrays):
-        """Tensors with these contents, for good. ggml counts dimensions from the innermost."""
+        """Tensors with these contents, which are never freed. ggml counts dimensions from the innermost."""
         arena = self.init(InitParams(ARENA, None, True))
         made = {}
         for name, array in arrays.items():
@@ -105,7 +105,7 @@ class Ggml:
         self.backend_tensor_set(target, array.ctypes.data, 0, array.nbytes)
 
     def compute(self, build, count):
-        """Seconds of what build(arena) describes, and the first `count` floats of its result."""
+        """Runs the graph that build(arena) makes: its seconds, and the first `count` floats of its result."""
         arena = self.init(InitParams(ARENA, None, True))
         result = build(arena)
         graph = self.new_graph(arena)

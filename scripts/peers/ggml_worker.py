@@ -1,12 +1,12 @@
 #!/usr/bin/python3
-"""ggml on the CPU, driven over stdin: one command as JSON per line, one answer per line. First it says
+"""ggml on the CPU, driven over stdin: one command as JSON per line, one answer per line. It first prints
 {"version": ..., "recurrences": those it has}, or {"error": ...} and ends. Arguments: directory, threads.
 
   {"command": "prefill" | "decode", "form", "type", "time", "heads", "dim", "scale", "q", "k", "v", "o"}  -> {"seconds": ...}
   {"command": "gated_delta_net" | "ssm_scan", "inputs": {name: {"path", "shape"}}, "o"}                   -> {"seconds": ...}
 
 Files of floats, laid out as for onnx_worker.mjs; a prefill takes the first `time` tokens of them. k and v are kept as
-`type`. o: where the output goes; absent: nowhere. Inputs stay; only the computation is timed."""
+`type`. o: file for the output; absent: none. Inputs stay loaded; only the computation is timed."""
 
 import json
 import math
@@ -15,10 +15,10 @@ import sys
 import numpy as np
 from ggml_library import Ggml
 
-# Queries at once: llama.cpp, too, reads a prompt in blocks. Of 4096 tokens, blocks of 1024 took 7 % less time than its
-# default of 512, and less than 2048 or all at once.
+# Queries per block: llama.cpp also reads a prompt in blocks. For 4096 tokens, blocks of 1024 took 7 % less time than
+# its default of 512, and less than 2048 or all at once.
 BLOCK = 1024
-MASK_ROWS = 64  # older versions want a multiple of so many
+MASK_ROWS = 64  # older versions require a multiple of this
 
 
 def padded(rows):
@@ -27,7 +27,7 @@ def padded(rows):
 
 class Attention:
     """form "flash": flash_attn_ext; "composed": mul_mat, soft_max_ext and mul_mat, with the values transposed.
-    Keys and values lie one head after another: decoding reads them several times faster than one token after another."""
+    Keys and values are stored head by head: decoding reads them several times faster than token by token."""
 
     def __init__(self, ggml, command):
         self.ggml, self.form, self.scale, self.time = ggml, command["form"], command["scale"], command["time"]
@@ -49,7 +49,7 @@ class Attention:
 
     def run(self):
         seconds, out = 0.0, np.empty((self.queries, self.heads, self.dim), np.float32)
-        # The longest block first, so that no later one has to ask for memory.
+        # The longest block first, so that later ones need no further memory.
         for first in reversed(range(0, self.queries, BLOCK)):
             rows = out[first : first + BLOCK]
             seen = self.time - self.queries + first + len(rows)
@@ -61,13 +61,13 @@ class Attention:
         return seconds, out
 
     def fill_mask(self, rows, seen):
-        """[rows, seen]: the last row sees all, each one before it one token less."""
+        """[rows, seen]: the last row sees all tokens, each row before it one token less."""
         mask = np.zeros((rows, seen), np.float16)
         mask[:, seen - rows :][np.triu_indices(rows, 1)] = -np.inf
         self.ggml.assign(self.inputs["mask"], mask)
 
     def view(self, arena, name, shape, strides, offset=0):
-        """Three dimensions from the innermost, whose elements are neighbours; strides of the other two, in elements."""
+        """Three dimensions, innermost first and contiguous; strides of the other two, in elements."""
         size = {"q": 4, "mask": 2}.get(name, self.type.itemsize)
         strides = [size * stride for stride in (*strides, math.prod(shape))]
         return self.ggml.view_4d(arena, self.inputs[name], *shape, 1, *strides, size * offset)

@@ -1,5 +1,5 @@
-"""What all cases of peers.py are measured with: peers in processes of their own, rounds that take turns, and how busy the
-machine was with something else."""
+"""Measurement for all cases of peers.py: peers in processes of their own, alternating rounds, and the load from other
+processes."""
 
 import json
 import os
@@ -8,7 +8,7 @@ import subprocess
 import time
 
 TOLERANCE = 1e-4
-SETTLE = 0.05  # seconds for a peer's threads to fall asleep
+SETTLE = 0.05  # seconds until a peer's threads are idle
 
 
 class Worker:

@@ -1,5 +1,5 @@
-// oneDNN's product of float matrices: what a tuned library gets out of this machine. For each line of stdin (an n) it
-// prints the seconds of one product of n x n matrices; first, its version.
+// oneDNN's product of float matrices: the speed that a tuned library reaches on this machine. First prints its version;
+// then, for each n read from stdin, the seconds of one product of n x n matrices.
 #include <dnnl.h>
 
 #include <chrono>

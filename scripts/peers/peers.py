@@ -1,9 +1,9 @@
 #!/usr/bin/python3
-"""Causal attention of the public libraries on this machine, beside ours and OVQ, and ggml's recurrences; called by
-scripts/bench-peers.sh.
+"""Compares causal attention of public libraries on this machine with ours and OVQ, and ggml's recurrences with ours;
+called by scripts/bench-peers.sh.
 
-Every peer's output is checked against a few rows in float64 before it is timed. Rounds take turns, so that what disturbs
-the machine disturbs all of them; best and median are reported."""
+Every peer's output is checked against a few rows in float64 before it is timed. Rounds alternate, so that disturbances
+affect all peers; best and median are reported."""
 
 import argparse
 import json
@@ -20,11 +20,11 @@ from measuring import TOLERANCE, Bystanders, Worker, measure, print_timings, sum
 from recurrences import KINDS, Recurrence
 
 HEADS, DIM, BETA, CHUNK, CENTROIDS = 6, 128, 8.0, 128, 2048
-PRODUCT = 2048  # size of the matrices of the ceiling
-LONG = 32768  # from here on a call takes minutes: torch is left out, and the checked call is the only round
+PRODUCT = 2048  # matrix size of the product used as a ceiling
+LONG = 32768  # from here on a call takes minutes: torch is skipped, and the checked call is the only round
 GGML_FORMS = [{"form": form, "type": type} for form in ("flash", "composed") for type in ("float32", "float16")]
-HEADS_FIRST = "ovq attention, heads first"  # on a cache that has one head after another, as the other libraries have it
-GGML_TRIAL = 2048  # tokens of a prefill that its forms are tried on
+HEADS_FIRST = "ovq attention, heads first"  # with a cache in which one head follows the other, as in the other libraries
+GGML_TRIAL = 2048  # tokens of the prefill on which its forms are compared
 
 
 def make_inputs(length):
@@ -35,7 +35,7 @@ def make_inputs(length):
 
 
 def row_error(o, q, k, v, offset=0):
-    """How far o[t] is off softmax(beta q_t K^T) V in float64, for some t; o and q [T, H, D], q's first token at `offset`."""
+    """The error of o[t] against softmax(beta q_t K^T) V in float64, for some t; o and q [T, H, D], q's first token at `offset`."""
     errors = []
     for t in sorted({0, q.shape[0] // 3, q.shape[0] - 1}):
         keys, values = k[: offset + t + 1].astype(np.float64), v[: offset + t + 1].astype(np.float64)
@@ -80,7 +80,7 @@ class Prefill:
         self.peers["ovq"] = lambda: timed(lambda: ovq.ovq_attention(q, k, v, BETA, **options))
 
     def check(self):
-        """Also keeps how long each took."""
+        """Also records the time of each."""
         self.checked = {}
         ours = dict.fromkeys(["ovq attention", HEADS_FIRST], lambda o: o[0].numpy())
         results = {**ours, "torch": lambda o: o.transpose(0, 1).numpy()}
@@ -115,7 +115,7 @@ class Prefill:
 
 
 class Decode(Prefill):
-    """One token behind `length` - 1 others."""
+    """One token after `length` - 1 others."""
 
     def __init__(self, length, work, workers):
         self.name, self.length, self.offset = f"decode {length}", length, length - 1
@@ -136,7 +136,7 @@ class Decode(Prefill):
 
 
 def choose_ggml_form(ggml, command, output, arrays, offset):
-    """The fastest of ggml's forms that is right, and what was seen of all; a prefill is tried on its first tokens."""
+    """The fastest of ggml's correct forms, and the results of all; a prefill is tried on its first tokens."""
     q, k, v = arrays
     q = q[:GGML_TRIAL]
     tried = {}
@@ -159,14 +159,14 @@ def check_ovq(options):
     small = dict(options, centroids=256)
     fused = ovq.ovq_attention(q, k, v, BETA, **small)
     plain = ovq.ovq_attention(q, k, v, BETA, backend="composed", **small)
-    # Where two centroids are about equally near, the two may choose differently: a few rows may differ.
+    # If two centroids are almost equally near, the two may choose differently, so a few rows may differ.
     different = ((fused - plain).abs().amax((0, 2, 3)) > TOLERANCE).float().mean().item()
     if not different <= 0.01:
         raise RuntimeError(f"ovq: {different:.1%} of the rows differ from the composed op")
 
 
 def flops_of(case):
-    """Of causal attention: two products over the keys each query sees."""
+    """FLOPs of causal attention: two products over the keys that each query sees."""
     pairs = case.length if isinstance(case, Decode) else case.length * (case.length + 1) / 2
     return 4 * pairs * HEADS * DIM
 
@@ -177,7 +177,7 @@ def cpu_name():
 
 
 def start_workers(arguments):
-    """Those of attention by name, their versions, and what ggml has of KINDS."""
+    """The peers for attention by name, their versions, and the KINDS that ggml supports."""
     threads, here = str(arguments.threads), Path(__file__).parent
     workers, versions, recurrences = {}, {"torch": torch.__version__}, []
     if arguments.packages:
@@ -271,7 +271,7 @@ def parse_arguments():
 def main():
     arguments = parse_arguments()
     torch.set_num_threads(arguments.threads)
-    os.environ["OMP_NUM_THREADS"] = str(arguments.threads)  # for workers that have no other way
+    os.environ["OMP_NUM_THREADS"] = str(arguments.threads)  # for workers that have no other setting
     workers, versions, recurrences = start_workers(arguments)
     onednn = None
     if arguments.onednn:

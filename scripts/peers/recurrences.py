@@ -1,5 +1,5 @@
-"""Two recurrences of ggml beside our ops: the gated delta rule, and Mamba-2's. ggml goes token by token, our ops by chunks.
-Both are checked against the recurrence in float64 first."""
+"""Compares two recurrences of ggml with our ops: the gated delta rule and Mamba-2's. ggml computes token by token, our
+ops by chunks. Both are checked against the recurrence in float64 first."""
 
 import sys
 
@@ -61,7 +61,7 @@ class Recurrence:
         batch = [x if name == "a" else x[None] for name, x in inputs.items()]
         command = {"command": command, "inputs": {}, "o": str(work / "o.f32")}
         for name, x in inputs.items():
-            # ggml's scan takes dt as it is before the softplus.
+            # ggml's scan takes dt before the softplus.
             array = torch.log(torch.expm1(x)).numpy() if name == "dt" else x.numpy()
             path = work / f"recurrence-{name}.f32"
             array.tofile(path)
