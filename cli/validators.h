@@ -29,7 +29,7 @@ std::string wrong_number(const std::string& text, const Range& range) {
   if (error == std::errc::result_out_of_range && end == last) {
     using Limits = std::numeric_limits<T>;
     if (std::is_floating_point_v<T> && std::abs(std::strtod(text.c_str(), nullptr)) < 1)
-      return fmt::format("{}; is too close to 0, must be {}at least {:.3g} in size", came,
+      return fmt::format("{}; is too close to 0; must be {}at least {:.3g} in magnitude", came,
                          range.contains(0) ? "0 or " : "", static_cast<double>(Limits::min()));
     if (negative ? range.bounded_below() : range.bounded_above()) return came + "; must be " + allowed;
     return fmt::format("{}; must be {} {}", came, negative ? "at least" : "at most",

@@ -114,7 +114,8 @@ void meet(c10d::Store& store, const Place& place, ProcessGroup::Duration timeout
     for (int64_t rank = 0; rank < place.ranks; ++rank) {
       if (!store.check({here_key(rank)})) text << " " << rank;
     }
-    text << " of " << place.ranks << " did not come within " << std::chrono::duration<double>(timeout).count() << " s";
+    text << " of " << place.ranks << " did not connect within " << std::chrono::duration<double>(timeout).count()
+         << " s";
     throw RankFailure(set_first(store, kVerdictKey, text.str()));
   }
 }

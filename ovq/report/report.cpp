@@ -89,7 +89,7 @@ class Writer {
     }
     return fmt::format(
         "<header><h1>{}</h1>\n<p>{} claims: <strong>{} hold</strong>, {} do not, {} are not measured yet; {} runs. "
-        "Sizes are those that two cores can train: what was scaled and how stands in "
+        "Models and contexts are scaled down to what two cores can train, as described in "
         "<code>docs/reproduction.md</code>. "
         "Numbers are means ± standard deviations over seeds.</p></header>\n",
         escaped(kTitle), summary.claims, summary.hold, summary.fail, summary.claims - summary.hold - summary.fail,

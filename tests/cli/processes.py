@@ -79,7 +79,7 @@ def wait_for_steps(directory, steps):
         except (OSError, ValueError):
             pass  # missing or being written
         time.sleep(0.02)
-    raise AssertionError(f"{directory} did not come to step {steps}")
+    raise AssertionError(f"{directory} did not reach step {steps}")
 
 
 def ranks_of(process, count, besides=()):
@@ -228,7 +228,7 @@ def test_started_by_others(work):
 
 def test_missing_and_wrong(work):
     _, err = finished(started_by(STARTERS["torchrun"], work, 0, timeout=5), 1)
-    assert err == "ovq: rank 1 of 2 did not come within 5 s", err
+    assert err == "ovq: rank 1 of 2 did not connect within 5 s", err
     _, err = finished(started_by(STARTERS["torchrun"], work, 1, timeout=5), 1)
     assert "rank 0, which holds the store" in err and "cannot be reached" in err, err
     _, err = finished(train("--steps", 1, env={"RANK": "2", "WORLD_SIZE": "2"}), 2)

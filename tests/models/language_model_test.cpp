@@ -260,7 +260,7 @@ TEST(Generate, EachTokenIsSeenAndMayBeTheLast) {
   EXPECT_EQ(tokens, seen);
   EXPECT_EQ(seen.size(), 5u);
   EXPECT_EQ(state.position(), 104);
-  // and goes on from there as if it had not stopped
+  // and continues from there as if it had not stopped
   ModelState other;
   const auto all = generate(*model, other, some_prompt(), {.tokens = 10});
   const auto rest = generate(*model, state, {seen.back()}, {.tokens = 5});

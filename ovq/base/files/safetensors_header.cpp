@@ -81,7 +81,7 @@ class HeaderEvents : public nlohmann::json_sax<nlohmann::json> {
       at_ = At::metadata;
     } else if (at_ == At::dtype) {
       const std::optional<Dtype> dtype = detail::parse_dtype(text);
-      if (!dtype) broken(where() + " is " + detail::quoted(text) + ", which is not known here");
+      if (!dtype) broken(where() + " is " + detail::quoted(text) + ", an unknown dtype");
       tensor_.dtype = *dtype;
       at_ = At::tensor;
     } else {
@@ -147,7 +147,7 @@ class HeaderEvents : public nlohmann::json_sax<nlohmann::json> {
   }
 
   bool parse_error(size_t position, const std::string& last, const nlohmann::json::exception&) override {
-    broken("not JSON in UTF-8: stops making sense at byte " + std::to_string(position) + ", " + detail::quoted(last));
+    broken("not JSON in UTF-8: invalid at byte " + std::to_string(position) + ", " + detail::quoted(last));
   }
 
  private:
@@ -190,7 +190,7 @@ class HeaderEvents : public nlohmann::json_sax<nlohmann::json> {
     } else if (name == "data_offsets") {
       seen = &has_offsets_, at_ = At::offsets_array;
     } else {
-      broken(where() + " has the field " + detail::quoted(name) + "; there are only dtype, shape and data_offsets");
+      broken(where() + " has the field " + detail::quoted(name) + "; must be dtype, shape or data_offsets");
     }
     if (*seen) broken(where() + " occurs twice");
     *seen = true;

@@ -84,9 +84,9 @@ std::vector<Hostile> hostile_headers() {
       {R"({"__metadata__":{"ovq.checksum":"crc32c:12345678"}})", "", "checksum"},
       {R"({"__metadata__":{"ovq.checksum":""}})", "", "checksum"},
       // Dtypes.
-      {tensor(R"("F31")", "[1]", "[0,4]"), four, "\"F31\", which is not known"},
-      {tensor(R"("f32")", "[1]", "[0,4]"), four, "\"f32\", which is not known"},
-      {tensor(R"("")", "[1]", "[0,4]"), four, "not known"},
+      {tensor(R"("F31")", "[1]", "[0,4]"), four, "\"F31\", an unknown dtype"},
+      {tensor(R"("f32")", "[1]", "[0,4]"), four, "\"f32\", an unknown dtype"},
+      {tensor(R"("")", "[1]", "[0,4]"), four, "an unknown dtype"},
       {tensor("1", "[1]", "[0,4]"), four, "got 1; must be a text"},
       {tensor(R"(["F32"])", "[1]", "[0,4]"), four, "got a list; must be a text"},
       // Numbers.
