@@ -18,9 +18,8 @@ namespace ovq::distributed {
 // The operations needed from the store. Each may throw or block forever.
 struct Store {
   std::function<void(const std::string& key, const std::string& value)> set;
-  std::function<std::string(const std::string& key)> get;  // empty: no such key
-  std::function<std::string(const std::string& key, const std::string& value)>
-      set_first;  // returns the value that was set first
+  std::function<std::string(const std::string& key)> get;                                  // empty: no such key
+  std::function<std::string(const std::string& key, const std::string& value)> set_first;  // returns the first value
 };
 
 // The process that is at fault if the store is lost; `first` names rank 0.

@@ -78,8 +78,7 @@ StorePointer connect_store(const Place& place, ProcessGroup::Duration timeout) {
   options.isServer = !place.served && place.rank == 0;
   options.waitWorkers = false;
   ops::leave_out_libuv(options);
-  options.timeout =
-      std::max<ProcessGroup::Duration>(timeout, std::chrono::seconds(1));  // the store counts in whole seconds
+  options.timeout = std::max<ProcessGroup::Duration>(timeout, std::chrono::seconds(1));  // whole seconds only
   try {
     return c10::make_intrusive<c10d::PrefixStore>(prefix_of(place.attempt),
                                                   c10::make_intrusive<c10d::TCPStore>(place.address, options));

@@ -31,8 +31,7 @@ struct HeadMemory {
 // Keys that many rows read are first copied side by side. If the other heads' keys lie between them (6 x 128 floats
 // apart), the forward reaches 72 instead of 81 % of the peak (one thread, T 2048).
 constexpr int64_t kPackFromRows = 64;
-constexpr int64_t kPackFromWindow =
-    4 * kBlockRows;  // in a shorter window each key is read too few times to pay for packing
+constexpr int64_t kPackFromWindow = 4 * kBlockRows;  // in a shorter window a key is read too few times
 
 void copy_stored(const float* from, int64_t dim, float* to) { std::copy_n(from, dim, to); }
 void copy_stored(const Bfloat16* from, int64_t dim, float* to) { widen_row(from, dim, to); }
@@ -106,7 +105,7 @@ Reading make_reading(const AttentionInputs& in, const Sequence& sequence, int64_
   return reading;
 }
 
-// What the next block of rows reads for the first time, and what it writes: its rows of `tensors`, and the keys and
+// The memory that the next block of rows reads for the first time, or writes: its rows of `tensors`, and the keys and
 // values that enter the window. Only a short window needs prefetching: a longer one is read over and over.
 constexpr size_t kMostUpcoming = 8;
 template <size_t N>

@@ -35,7 +35,7 @@ struct OvqInputs {
   std::span<const int64_t> cu_seqlens;
 };
 
-// What a call needs to know about a state that it continues.
+// The properties of a state that a call continues.
 struct OvqStateInfo {
   OvqShape shape;
   OvqOptions options;

@@ -204,7 +204,7 @@ class HeadBackward {
       block.d_dictionary.log_counts = gradient_.log_counts;
       block.d_window.log_counts = gradient_.log_counts + size;
     }
-    // What the chunk before this one reads and writes.
+    // The memory that the previous chunk reads and writes.
     const int64_t ahead = std::min(in_.options.chunk, run_.position() - sequence_.position);
     const auto before = [&](const auto& view) {
       return upcoming(view, batch, first - ahead, ahead, kv_head_, in_.k.heads);

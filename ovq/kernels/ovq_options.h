@@ -13,8 +13,7 @@ enum class Growth : uint8_t {
   plateau,      // t * N / (t + N), rounded to nearest
   linear,       // t * N / total_tokens (ablation)
   all,          // every key is a centroid until there are N
-  square_root,  // N (1 - 1 / sqrt(1 + 2 t / N)), rounded, at least 1: leaves more centroids for later (not in the
-                // paper)
+  square_root,  // N (1 - 1 / sqrt(1 + 2 t / N)), rounded, at least 1: keeps more for later (not in the paper)
 };
 
 constexpr auto enum_names(Growth) {

@@ -1,4 +1,5 @@
-// What can be known of a task from its name and options without its data; the vocabulary may need a tokenizer's model.
+// The properties of a task that follow from its name and options without its data; the vocabulary may need a
+// tokenizer's model.
 #pragma once
 
 #include <nlohmann/json.hpp>

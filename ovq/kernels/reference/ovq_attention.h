@@ -44,12 +44,11 @@ struct OvqHeadState {
 
 template <class Scalar>
 struct OvqHeadResult {
-  std::vector<Matrix<Scalar>> o;         // [Hq / Hkv] of [T, dv]
-  std::vector<std::vector<Scalar>> lse;  // [Hq / Hkv] of [T]
-  std::vector<int32_t> assignments;      // [pending + T]
-  OvqHeadState<Scalar> state;            // after the last token
-  std::vector<OvqDictionary<Scalar>>
-      dictionaries;  // as read by each chunk, starting with the chunk of the first pending token
+  std::vector<Matrix<Scalar>> o;                    // [Hq / Hkv] of [T, dv]
+  std::vector<std::vector<Scalar>> lse;             // [Hq / Hkv] of [T]
+  std::vector<int32_t> assignments;                 // [pending + T]
+  OvqHeadState<Scalar> state;                       // after the last token
+  std::vector<OvqDictionary<Scalar>> dictionaries;  // as each chunk read it, from the first pending token's chunk on
 };
 
 // Empty matrices count as zero. Without weights, the gradients of weights and counts are zero.

@@ -190,8 +190,7 @@ class Ahead {
   }
 
  private:
-  static constexpr int kMost =
-      12;  // the backward needs 10: a tile of keys and values, and eight tensors of the next chunk
+  static constexpr int kMost = 12;  // the backward needs 10: keys and values of a tile, eight tensors of the next chunk
 
   Upcoming list_[kMost];
   int added_ = 0, now_ = 0;
