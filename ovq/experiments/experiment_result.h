@@ -27,6 +27,7 @@ struct ExperimentResult {
   std::string metric;             // "accuracy" or "loss": what counts in `evaluations`
   std::vector<json> codebooks;    // [{"step", "similarity", "unused"}, ...] in training; empty: it has none
   std::vector<json> evaluations;  // as `ovq eval --json` prints them
+  std::vector<json> identifiers;  // loss by how long ago an identifier was last spelled; empty: nobody asked
   json choices;                   // what it answered to the corpus's questions, as `ovq eval --benchmark`; null: none
 
   std::string id() const { return group + "/" + name; }

@@ -34,6 +34,9 @@ struct EvaluationRequest {
   std::vector<int64_t> centroids;  // their sizes; neither: that of training
   int64_t rows = 32;
   bool groups = false;  // also what was found for each group of targets, such as bins of positions
+  // Instead: the loss of identifiers in `rows` windows of text of the one length, by how long ago they were last
+  // spelled.
+  bool identifiers = false;
 
   bool operator==(const EvaluationRequest&) const = default;
 };
