@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <memory>
 
 #include "cli/commands.h"
@@ -78,14 +79,23 @@ void measure_text(const EvalArguments& arguments) {
   options.state_dtype = arguments.storage.states;
   options.batch = arguments.sweep.evaluate.batch;
   options.piece = arguments.sweep.evaluate.piece;
-  if (arguments.sweep.centroids.size() > 1) throw UsageError("--task text accepts only one value of --centroids");
-  if (!arguments.sweep.centroids.empty()) {
-    if (train::dictionary_of(model.model->config()) == nullptr)
-      throw UsageError(fmt::format("--centroids: {} has no OVQ-attention", arguments.run));
-    model.model->set_centroids(arguments.sweep.centroids.front());
+  const std::vector<int64_t>& sizes = arguments.sweep.centroids;
+  const auto has_dictionary = [&] { return train::dictionary_of(model.model->config()) != nullptr; };
+  if (!sizes.empty() && !has_dictionary())
+    throw UsageError(fmt::format("--centroids: {} has no OVQ-attention", arguments.run));
+  nlohmann::json all = nlohmann::json::array();
+  for (size_t i = 0; i < std::max<size_t>(1, sizes.size()); ++i) {
+    if (!sizes.empty()) model.model->set_centroids(sizes[i]);
+    const train::TextLoss loss = train::text_loss(model, arguments.data, options);
+    if (arguments.json) {
+      nlohmann::json& object = all.emplace_back(to_json(loss));
+      if (has_dictionary()) object["centroids"] = train::dictionary_of(model.model->config())->centroids;
+    } else {
+      if (sizes.size() > 1) print("{}N {}\n", i == 0 ? "" : "\n", sizes[i]);
+      print("{}", to_table(loss));
+    }
   }
-  const train::TextLoss loss = train::text_loss(model, arguments.data, options);
-  print("{}", arguments.json ? to_json(loss).dump(2) + "\n" : to_table(loss));
+  if (arguments.json) print("{}\n", (sizes.size() > 1 ? all : all.front()).dump(2));
 }
 
 void evaluate_run(const EvalArguments& arguments, const EvalFlags& flags) {

@@ -6,14 +6,23 @@ namespace ovq::cli {
 
 namespace fs = std::filesystem;
 
-fs::path experiment_directory() {
+namespace {
+
+// The first place that has `name`: the working directory, beside the installed program, the sources it was built from.
+fs::path first_with(const fs::path& name) {
   std::error_code none;
-  const fs::path here = "experiments", program = fs::read_symlink("/proc/self/exe", none);
-  for (const fs::path& directory : {here, program.parent_path().parent_path() / OVQ_SHARED_FILES / "experiments",
-                                    fs::path(OVQ_SOURCE_EXPERIMENTS)}) {
-    if (fs::exists(directory / "report" / "claims.json", none)) return directory;
+  const fs::path program = fs::read_symlink("/proc/self/exe", none);
+  for (const fs::path& place :
+       {fs::path("experiments"), program.parent_path().parent_path() / OVQ_SHARED_FILES / "experiments",
+        fs::path(OVQ_SOURCE_EXPERIMENTS)}) {
+    if (fs::exists(place / name, none)) return place / name;
   }
-  return here;
+  return "experiments" / name;
 }
+
+}  // namespace
+
+fs::path experiment_directory() { return first_with(""); }
+fs::path claims_file() { return first_with(fs::path("report") / "claims.json"); }
 
 }  // namespace ovq::cli

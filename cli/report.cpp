@@ -27,9 +27,8 @@ struct ReportArguments {
 };
 
 void report(const ReportArguments& arguments) {
-  const fs::path own = experiment_directory() / "report" / "claims.json";
   const report::ReportSummary summary =
-      report::write_report({.claims = arguments.claims.empty() ? own : fs::path(arguments.claims),
+      report::write_report({.claims = arguments.claims.empty() ? claims_file() : fs::path(arguments.claims),
                             .results = arguments.results,
                             .out = arguments.out,
                             .png = arguments.png},

@@ -31,7 +31,8 @@ using nlohmann::json;
 constexpr double kSecondsBetweenReports = 60;
 
 struct ReproduceArguments {
-  std::string set, out, runs, from, data, against;
+  std::string set, out, runs, from, data;
+  experiments::TableOptions table_options;
   experiments::Selection selection;
   int jobs = 0;
   bool dry_run = false, keep_runs = false, table = false;
@@ -210,7 +211,8 @@ void run_again(const ReproduceArguments& arguments, const bench::Machine& machin
 }
 
 // One set after the other, because groups of two sets may have the same name.
-std::string table_of(const std::vector<PlannedRun>& plan, const std::string& against = "") {
+std::string table_of(const std::vector<PlannedRun>& plan, const experiments::TableOptions& options = {}) {
+  const std::string& against = options.against;
   std::vector<std::string> names, sets;
   std::map<std::string, std::vector<experiments::ExperimentResult>> results;
   for (const PlannedRun& run : plan) {
@@ -225,7 +227,7 @@ std::string table_of(const std::vector<PlannedRun>& plan, const std::string& aga
     throw UsageError(unknown_name("experiment with results", against, names));
   }
   std::string text;
-  for (const std::string& set : sets) text += to_markdown(results[set], against);
+  for (const std::string& set : sets) text += to_markdown(results[set], options);
   return text;
 }
 
@@ -236,7 +238,7 @@ void reproduce(ReproduceArguments arguments) {
   if (!arguments.from.empty()) return run_again(arguments, machine);
   const std::vector<PlannedRun> plan = make_plan(arguments);
   if (arguments.table) {
-    print("{}", table_of(plan, arguments.against));
+    print("{}", table_of(plan, arguments.table_options));
     return;
   }
   experiments::Reproduction reproduction(plan, environment_of(arguments, machine));
@@ -278,8 +280,16 @@ void add_reproduce(CLI::App& app) {
   CLI::Option* table =
       command->add_flag("--table", arguments->table, "Only print the existing results, as Markdown")->excludes(dry_run);
   command
-      ->add_option("--against", arguments->against, "With --table: show differences to this experiment, seed by seed")
+      ->add_option("--against", arguments->table_options.against,
+                   "With --table: show differences to this experiment, paired by seed, with 95 % intervals")
       ->type_name("NAME")
+      ->needs(table);
+  command
+      ->add_option("--groups", arguments->table_options.groups,
+                   "With --table: add columns for these groups of targets; of text they are bins of positions")
+      ->type_name("INT")
+      ->delimiter(',')
+      ->check(at_least(0))
       ->needs(table);
   command->add_option("--from", arguments->from, "Repeat the run of this result instead, and compare all numbers")
       ->type_name("FILE")

@@ -58,12 +58,20 @@ std::string reason(const std::filesystem::path& log, std::streamoff begin, int s
   return fmt::format("ended with status {}; see {}", status, log.string());
 }
 
-std::vector<std::string> evaluation_command(const EvaluationRequest& request) {
-  std::vector<std::string> command{"--json", "--threads", "1", "--rows", std::to_string(request.rows)};
+std::vector<std::string> evaluation_command(const EvaluationRequest& request, const train::RunOptions& options) {
+  std::vector<std::string> command{"--json", "--threads", "1"};
   const auto add = [&](const char* flag, const auto& list) {
     if (list.empty()) return;
     command.insert(command.end(), {flag, fmt::format("{}", fmt::join(list, ","))});
   };
+  if (request.identifiers) {
+    command.insert(command.end(), {"--task", "text", "--identifiers", "--data", options.task_options.at("test")});
+    add("--length", request.lengths);
+    add("--windows", std::vector{request.rows});
+    add("--centroids", request.centroids);
+    return command;
+  }
+  add("--rows", std::vector{request.rows});
   add("--lengths", request.lengths);
   add("--keep", request.keep);
   add("--centroids", request.centroids);
@@ -114,7 +122,7 @@ void ActiveRun::evaluate(size_t index) {
   started_ = std::chrono::steady_clock::now();
   evaluation_ = index;
   std::vector<std::string> command{environment_.program, "eval", planned_.directory};
-  const std::vector<std::string> asked = evaluation_command(planned_.experiment.evaluations[index]);
+  const std::vector<std::string> asked = evaluation_command(planned_.experiment.evaluations[index], options_);
   command.insert(command.end(), asked.begin(), asked.end());
   process_ = std::make_unique<ChildProcess>(command, output(index), log());
 }
@@ -134,7 +142,15 @@ void ActiveRun::answer_questions() {
 // An evaluation that two requests share is stored once, with groups of targets if either asks for them.
 void ActiveRun::read_evaluations(size_t index) {
   std::ifstream in(output(index));
-  for (json evaluation : json::parse(in)) {
+  const json printed = json::parse(in);
+  if (planned_.experiment.evaluations[index].identifiers) {
+    for (json found : printed.is_array() ? printed : json::array({printed})) {
+      for (const char* name : {"bins", "bin", "tokens_per_second", "weight_bytes"}) found.erase(name);
+      identifiers_.push_back(std::move(found));
+    }
+    return;
+  }
+  for (json evaluation : printed) {
     if (!planned_.experiment.evaluations[index].groups) evaluation.erase("groups");
     const auto known = std::find_if(evaluations_.begin(), evaluations_.end(),
                                     [&](const json& other) { return train::same_question(other, evaluation); });
@@ -194,6 +210,7 @@ void ActiveRun::finish() {
                           .metric = tasks::metric_name(run.description().metric),
                           .codebooks = codebook_curve(run.metrics()),
                           .evaluations = evaluations_,
+                          .identifiers = identifiers_,
                           .choices = choices_};
   if (planned_.experiment.corpus) result.corpus = planned_.experiment.corpus->described();
   if (made_here()) {

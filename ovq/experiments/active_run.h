@@ -58,7 +58,7 @@ class ActiveRun {
   bool training_ = true;
   size_t evaluation_ = 0;   // the current one
   bool answering_ = false;  // the corpus's questions, after the last evaluation
-  std::vector<json> evaluations_;
+  std::vector<json> evaluations_, identifiers_;
   json choices_;
   double evaluation_seconds_ = 0;
   std::chrono::steady_clock::time_point started_;  // when the child process started

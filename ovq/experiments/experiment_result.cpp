@@ -33,6 +33,7 @@ ExperimentResult result_from_json(const json& object) {
       .metric = object.at("metric"),
       .codebooks = object.value("codebooks", std::vector<json>()),
       .evaluations = object.at("evaluations").get<std::vector<json>>(),
+      .identifiers = object.value("identifiers", std::vector<json>()),
       .choices = object.value("choices", json())};
 }
 
@@ -69,6 +70,7 @@ json to_json(const ExperimentResult& result) {
   if (!result.search.is_null()) object["search"] = result.search;
   if (!result.corpus.is_null()) object["corpus"] = result.corpus;
   if (!result.choices.is_null()) object["choices"] = result.choices;
+  if (!result.identifiers.empty()) object["identifiers"] = result.identifiers;
   return object;
 }
 
@@ -108,6 +110,7 @@ std::vector<std::string> differences(const ExperimentResult& before, const Exper
   std::vector<std::string> lines;
   if (before.choices != now.choices)
     lines.push_back("choices were " + before.choices.dump() + ", are " + now.choices.dump());
+  if (before.identifiers != now.identifiers) lines.push_back("the losses of identifiers differ");
   for (const json& old : before.evaluations) {
     const auto same = std::find_if(now.evaluations.begin(), now.evaluations.end(),
                                    [&](const json& evaluation) { return train::same_question(old, evaluation); });

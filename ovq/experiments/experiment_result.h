@@ -28,6 +28,7 @@ struct ExperimentResult {
   std::string metric;             // "accuracy" or "loss": the metric of `evaluations`
   std::vector<json> codebooks;    // [{"step", "similarity", "unused"}, ...] in training; empty: no codebooks
   std::vector<json> evaluations;  // as `ovq eval --json` prints them
+  std::vector<json> identifiers;  // loss of identifiers by the distance to their last occurrence; empty: not requested
   json choices;  // its answers to the corpus's questions, as printed by `ovq eval --benchmark`; null: none
 
   std::string id() const { return group + "/" + name; }

@@ -54,7 +54,10 @@ EvaluationRequest request_from_json(const json& object, const FieldPlace& place)
   read_list(reader, "centroids", request.centroids, is_positive, "integers of at least 1");
   reader("rows", request.rows, "", at_least(1));
   reader("groups", request.groups, "");
+  reader("identifiers", request.identifiers, "");
   reader.finish();
+  if (request.identifiers && (request.lengths.size() != 1 || !request.keep.empty() || request.groups))
+    reader.fail("identifiers", request.identifiers, "left out unless there is one length, and neither keep nor groups");
   if (!request.keep.empty() && !request.centroids.empty())
     reader.fail("centroids", request.centroids, "absent where keep is given; use two evaluations");
   return request;
@@ -113,6 +116,9 @@ void check_experiment(Experiment& experiment) {
   const train::RunOptions options = experiment.run_options(experiment.seeds.front());
   check(!experiment.corpus || options.task == "text", "experiment", "task is ", options.task,
         "; must be text in a set with a corpus");
+  const auto identifiers = [](const EvaluationRequest& request) { return request.identifiers; };
+  check(experiment.corpus || std::none_of(experiment.evaluations.begin(), experiment.evaluations.end(), identifiers),
+        "experiment", "evaluations.identifiers is true; must be false in a set without a corpus");
   if (train::dictionary_of(experiment.model_config(options)) == nullptr) {
     drop_dictionary_sizes(experiment.evaluations);
     if (experiment.search) drop_dictionary_sizes(experiment.search->evaluations);
@@ -184,6 +190,7 @@ json to_json(const std::vector<EvaluationRequest>& requests) {
     if (!request.keep.empty()) object["keep"] = request.keep;
     if (!request.centroids.empty()) object["centroids"] = request.centroids;
     if (request.groups) object["groups"] = true;
+    if (request.identifiers) object["identifiers"] = true;
   }
   return list;
 }

@@ -34,6 +34,9 @@ struct EvaluationRequest {
   std::vector<int64_t> centroids;  // their sizes; neither: the size in training
   int64_t rows = 32;
   bool groups = false;  // also store results for each group of targets, such as bins of positions
+  // Instead: the loss of identifiers in `rows` windows of text of a single length, by the distance to their last
+  // occurrence.
+  bool identifiers = false;
 
   bool operator==(const EvaluationRequest&) const = default;
 };

@@ -4,6 +4,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <compare>
+#include <iterator>
+#include <limits>
 #include <map>
 #include <numbers>
 #include <set>
@@ -23,15 +26,24 @@ struct RowKey {
   bool operator==(const RowKey&) const = default;
 };
 
+// All targets of a length, or one group of them.
+struct ColumnKey {
+  bool all = false;  // these columns come last
+  int64_t length = 0, group = 0;
+
+  auto operator<=>(const ColumnKey&) const = default;
+};
+
 struct Row {
   RowKey key;
-  std::map<int64_t, std::vector<double>> by_length;
-  std::map<int64_t, double> state_bytes;
+  std::map<ColumnKey, std::vector<double>> cells;
+  std::map<int64_t, double> state_bytes;  // by length
 };
 
 struct GroupTable {
   std::string group, shows, metric;
   bool differences = false;
+  int64_t bin = 0;  // positions that a group stands for; 0: it is none of positions
   std::vector<Row> rows;
   std::map<std::string, std::vector<const ExperimentResult*>> runs;  // by experiment
 };
@@ -50,17 +62,42 @@ Item& find_or_add(std::vector<Item>& items, Same&& same, Item item) {
   return found != items.end() ? *found : items.emplace_back(std::move(item));
 }
 
-void add_result(std::vector<GroupTable>& tables, const ExperimentResult& result) {
+// Those of `wanted` that no shorter length has.
+std::set<std::pair<int64_t, int64_t>> chosen_groups(const ExperimentResult& result,
+                                                    const std::vector<int64_t>& wanted) {
+  std::map<int64_t, int64_t> length_of;
+  for (const json& evaluation : result.evaluations) {
+    const int64_t length = evaluation.at("length");
+    for (const json& group : evaluation.value("groups", json::array())) {
+      const auto [at, is_new] = length_of.emplace(group.at("group"), length);
+      if (!is_new) at->second = std::min(at->second, length);
+    }
+  }
+  std::set<std::pair<int64_t, int64_t>> chosen;
+  for (const int64_t group : wanted) {
+    if (length_of.contains(group)) chosen.emplace(length_of[group], group);
+  }
+  return chosen;
+}
+
+void add_result(std::vector<GroupTable>& tables, const ExperimentResult& result, const std::vector<int64_t>& groups) {
   GroupTable& table = find_or_add(
       tables, [&](const GroupTable& other) { return other.group == result.group && other.metric == result.metric; },
       GroupTable{.group = result.group, .shows = result.shows, .metric = result.metric});
   table.runs[result.name].push_back(&result);
+  if (result.options.task == "text") table.bin = result.options.task_options.value("bin", int64_t{0});
+  const auto chosen = chosen_groups(result, groups);
   for (const json& evaluation : result.evaluations) {
     const RowKey key = key_of(result, evaluation);
     Row& row = find_or_add(
         table.rows, [&](const Row& other) { return other.key == key; }, Row{.key = key});
     const int64_t length = evaluation.at("length");
-    row.by_length[length].push_back(number_or_nan(evaluation.at(result.metric)));
+    row.cells[{.all = true, .length = length}].push_back(number_or_nan(evaluation.at(result.metric)));
+    for (const json& group : evaluation.value("groups", json::array())) {
+      const int64_t number = group.at("group");
+      if (chosen.contains({length, number}))
+        row.cells[{.length = length, .group = number}].push_back(number_or_nan(group.at(result.metric)));
+    }
     row.state_bytes[length] = evaluation.at("state_bytes");
   }
 }
@@ -69,6 +106,24 @@ void add_result(std::vector<GroupTable>& tables, const ExperimentResult& result)
 bool compared(const RowKey& own, const RowKey& against) {
   const bool same_size = own.by_keep == against.by_keep && own.size == against.size;
   return (against.size == 0 || same_size) && own.options == against.options;
+}
+
+// Subtracts the metric of `other`, over all targets and for each group.
+void subtract(json& evaluation, const json& other, const std::string& metric) {
+  const auto difference = [&](const json& a, const json& b) {
+    return number_or_nan(a.at(metric)) - number_or_nan(b.at(metric));
+  };
+  evaluation[metric] = difference(evaluation, other);
+  json groups = json::array();
+  for (json group : evaluation.value("groups", json::array())) {
+    for (const json& same : other.value("groups", json::array())) {
+      if (same.at("group") != group.at("group")) continue;
+      group[metric] = difference(group, same);
+      groups.push_back(group);
+      break;
+    }
+  }
+  evaluation["groups"] = groups;
 }
 
 // The results other than `against`. Each evaluation is reduced by that of `against` in the same group with the same
@@ -90,7 +145,7 @@ std::vector<ExperimentResult> differences_to(const std::string& against, const s
         return compared(key, key_of(*other, candidate)) && candidate.at("length") == evaluation.at("length");
       });
       if (found == other->evaluations.end()) continue;
-      evaluation[result.metric] = number_or_nan(evaluation.at(result.metric)) - number_or_nan(found->at(result.metric));
+      subtract(evaluation, *found, result.metric);
       difference.evaluations.push_back(std::move(evaluation));
     }
     if (!difference.evaluations.empty()) all.push_back(std::move(difference));
@@ -119,8 +174,17 @@ std::string thousands(int64_t number) {
 
 std::string cell(const std::vector<double>& values, bool difference) {
   const Statistic found = statistic(values);
-  const std::string mean = difference ? fmt::format("{:+.3f}", found.mean) : fmt::format("{:.3f}", found.mean);
-  return found.runs == 1 ? mean : fmt::format("{} ± {:.3f}", mean, found.deviation);
+  if (found.runs == 1) return difference ? fmt::format("{:+.3f}", found.mean) : fmt::format("{:.3f}", found.mean);
+  if (!difference) return fmt::format("{:.3f} ± {:.3f}", found.mean, found.deviation);
+  const double half = half_interval(found);
+  return fmt::format("{:+.3f} [{:+.3f}, {:+.3f}]", found.mean, found.mean - half, found.mean + half);
+}
+
+std::string title(const ColumnKey& column, const GroupTable& table) {
+  if (column.all) return table.bin > 0 ? fmt::format("all {}", thousands(column.length)) : thousands(column.length);
+  if (table.bin == 0) return fmt::format("group {} of {}", column.group, thousands(column.length));
+  const int64_t first = column.group * table.bin;
+  return fmt::format("{} to {}", thousands(first), thousands(first + table.bin - 1));
 }
 
 std::string dictionary_text(const RowKey& key) {
@@ -154,22 +218,22 @@ std::string bits_text(const GroupTable& table) {
 
 std::string to_markdown(GroupTable& table) {
   sort_rows(table);
-  std::set<int64_t> lengths;
+  std::set<ColumnKey> columns;
   for (const Row& row : table.rows) {
-    for (const auto& [length, values] : row.by_length) lengths.insert(length);
+    for (const auto& [column, values] : row.cells) columns.insert(column);
   }
   std::string text = fmt::format("### {}{}\n\n| {} | dictionary |", table.group,
                                  table.shows.empty() ? "" : ": " + table.shows, table.metric);
-  for (const int64_t length : lengths) text += " " + thousands(length) + " |";
+  for (const ColumnKey& column : columns) text += " " + title(column, table) + " |";
   text += " state |\n|---|---|";
-  for (size_t i = 0; i < lengths.size(); ++i) text += "---|";
+  for (size_t i = 0; i < columns.size(); ++i) text += "---|";
   text += "---|\n";
   for (const Row& row : table.rows) {
     const std::string options = row.key.options.empty() ? "" : " " + row.key.options;
     text += fmt::format("| {}{} | {} |", row.key.experiment, options, dictionary_text(row.key));
-    for (const int64_t length : lengths) {
-      const auto at = row.by_length.find(length);
-      text += at == row.by_length.end() ? " |" : " " + cell(at->second, table.differences) + " |";
+    for (const ColumnKey& column : columns) {
+      const auto at = row.cells.find(column);
+      text += at == row.cells.end() ? " |" : " " + cell(at->second, table.differences) + " |";
     }
     text += " " + bytes_text(row.state_bytes.rbegin()->second) + " |\n";
   }
@@ -192,6 +256,19 @@ Statistic statistic(const std::vector<double>& values) {
   return found;
 }
 
+double half_interval(const Statistic& found) {
+  // The 97.5 % point for 1, 2, ... degrees of freedom.
+  constexpr double kPoints[] = {12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228};
+  constexpr double kNormal = 1.960;
+  if (found.runs < 2) return std::numeric_limits<double>::infinity();
+  const double freedom = static_cast<double>(found.runs - 1);
+  // Beyond the list by Cornish and Fisher's first term, 0.01 off at the most.
+  const double point = found.runs - 1 <= static_cast<int64_t>(std::size(kPoints))
+                           ? kPoints[found.runs - 2]
+                           : kNormal + (kNormal * kNormal * kNormal + kNormal) / (4 * freedom);
+  return point * found.deviation / std::sqrt(static_cast<double>(found.runs));
+}
+
 std::vector<std::filesystem::path> result_files(const std::filesystem::path& directory) {
   std::vector<std::filesystem::path> files;
   for (const auto& entry : std::filesystem::recursive_directory_iterator(directory)) {
@@ -208,10 +285,11 @@ std::vector<ExperimentResult> read_results(const std::filesystem::path& director
   return results;
 }
 
-std::string to_markdown(const std::vector<ExperimentResult>& results, const std::string& against) {
+std::string to_markdown(const std::vector<ExperimentResult>& results, const TableOptions& options) {
+  const std::string& against = options.against;
   const std::vector<ExperimentResult> shown = against.empty() ? results : differences_to(against, results);
   std::vector<GroupTable> tables;
-  for (const ExperimentResult& result : shown) add_result(tables, result);
+  for (const ExperimentResult& result : shown) add_result(tables, result, options.groups);
   std::string text;
   for (GroupTable& table : tables) {
     if (!against.empty()) {

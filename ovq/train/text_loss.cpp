@@ -185,6 +185,7 @@ TextLoss text_loss(const models::TextModel& model, const std::vector<std::string
       ++count;
     reader.read(std::span(windows).subspan(at, count));
   }
+  reader.result.length = options.length;
   reader.result.documents = documents;
   reader.result.weight_bytes = model.model->weight_bytes();
   reader.result.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
@@ -215,6 +216,7 @@ nlohmann::json to_json(const TextLoss& loss) {
     return nlohmann::json{{"targets", bin.targets}, {"loss", bin.loss()}, {"bits_per_byte", bin.bits_per_byte()}};
   };
   nlohmann::json object = bin_json(loss.total);
+  object["length"] = loss.length;
   object["windows"] = loss.windows;
   object["documents"] = loss.documents;
   object["tokens_per_second"] = loss.seconds > 0 ? static_cast<double>(loss.tokens) / loss.seconds : 0;

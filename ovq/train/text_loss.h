@@ -54,6 +54,7 @@ struct TextLossBin {
 };
 
 struct TextLoss {
+  int64_t length = 0;  // of a window; 0: whole documents
   int64_t windows = 0, documents = 0;
   TextLossBin total;
   std::map<int64_t, TextLossBin> bins;  // by position in the window / bin

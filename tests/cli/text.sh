@@ -80,6 +80,8 @@ done
 check 'eval of a whole document' "$ovq" eval "$work/run" --task text --data "$work/books/valid/a.txt" "$work/valid.tokens"
 check 'eval of identifiers' "$ovq" eval "$work/run" --task text --data "$work/valid.tokens" --length 64 --identifiers
 grep -q 'last spelled *identifiers' "$work/out" || failed "the loss of identifiers"
+check 'eval with two dictionaries' "$ovq" eval "$work/run" --task text --data "$work/valid.tokens" --length 64 --centroids 8,16 --json
+(($(grep -c '"centroids": \(8\|16\)' "$work/out") == 2)) || failed "an evaluation for each dictionary"
 check 'eval in sliding windows' "$ovq" eval "$work/run" --task text --data "$work/valid.tokens" --length 64 --stride 16 --windows 20
 expect 2 'stride is 65; must be at most the length 64' "$ovq" eval "$work/run" --task text --data "$work/valid.tokens" --length 64 --stride 65
 expect 2 '--task text requires --data' "$ovq" eval "$work/run" --task text

@@ -126,7 +126,8 @@ cat >experiments/books.json <<'SET'
   "options": {"task": "text", "scale": "tiny", "steps": 6, "tokens_per_step": 256, "lengths": [32], "warmup": 2,
               "eval_every": 0, "eval_rows": 2, "task_options": {"min_document": 0, "bin": 16}},
   "search": {"learning_rates": [1e-3, 2e-3], "seeds": [0], "options": {"steps": 3}},
-  "evaluations": [{"lengths": [64], "rows": 4, "groups": true}],
+  "evaluations": [{"lengths": [64], "rows": 4, "groups": true},
+                  {"lengths": [64], "rows": 2, "identifiers": true, "centroids": [8, 16]}],
   "experiments": [{"name": "sw-ovq", "options": {"model": "sw-ovq"}}]}]}
 SET
 expect 0 '3 runs, 0 of them done' "$ovq" reproduce books --dry-run
@@ -136,6 +137,7 @@ expect 0 '| sw-ovq | ' "$ovq" reproduce books --data books --jobs 2
 grep -q '"steps":3' results/books/text/search/sw-ovq-rate-0.002-0.json || failed 'the search has not its own steps'
 grep -q '"steps":6' results/books/text/sw-ovq-3.json || failed 'the run has not its own steps'
 grep -q '"groups"' results/books/text/sw-ovq-3.json || failed 'the loss is not there by position'
+(($(grep -o '"last_spelled":"first"' results/books/text/sw-ovq-3.json | wc -l) == 2)) || failed 'the losses of identifiers'
 grep -q '"accuracy_normalized"' results/books/text/sw-ovq-3.json || failed 'the questions were not answered'
 expect 0 'every number equal' "$ovq" reproduce --from results/books/text/sw-ovq-3.json
 expect 0 'every number equal' "$ovq" reproduce --from results/books/text/search/sw-ovq-rate-0.002-0.json

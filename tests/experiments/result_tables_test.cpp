@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
+
 #include "ovq/base/error.h"
 #include "tests/experiments/sets.h"
 
@@ -112,15 +114,41 @@ TEST(Results, DifferencesAreTakenSeedBySeed) {
   longer.evaluations.back()["length"] = 2048;  // neither has this length
   EXPECT_EQ(to_markdown({result_of(experiment, 3, 0.5), result_of(experiment, 4, 0.75), longer,
                          result_of(other, 4, 0.5), alone},
-                        "sw-ovq"),
+                        {.against = "sw-ovq"}),
             "### pair: two runs\n"
             "\n"
             "| accuracy minus that of sw-ovq | dictionary | 16 | state |\n"
             "|---|---|---|---|\n"
-            "| another | keep 0.2 | +0.125 ± 0.530 | 1.5 kB |\n"
+            "| another | keep 0.2 | +0.125 [-4.640, +4.890] | 1.5 kB |\n"
             "\n"
             "- another: seeds 3, 4; 4 steps, 0.0M tokens at rate 0.002, 2 s of one core\n"
             "\n");
+}
+
+TEST(Results, GroupsOfTargetsHaveColumnsOfTheirOwn) {
+  const auto with_groups = [](uint64_t seed, double shift) {
+    ExperimentResult result = result_of(first_experiment(), seed, 0.5);
+    result.evaluations[0]["groups"] = {{{"group", 0}, {"accuracy", 0.25 + shift}}, {{"group", 1}, {"accuracy", 0.75}}};
+    result.evaluations.push_back(result.evaluations[0]);  // a longer one has the same groups
+    result.evaluations[1]["length"] = 32;
+    result.evaluations[1]["groups"].push_back({{"group", 2}, {"accuracy", 1.0}});
+    return result;
+  };
+  ExperimentResult other = with_groups(3, 0.125);
+  other.name = "another";
+  const std::vector<ExperimentResult> results = {with_groups(3, 0), other};
+  const std::string table = to_markdown(results, {.groups = {0, 2, 7}});
+  EXPECT_NE(table.find("| dictionary | group 0 of 16 | group 2 of 32 | 16 | 32 | state |"), std::string::npos) << table;
+  EXPECT_NE(table.find("| sw-ovq | keep 0.2 | 0.250 | 1.000 | 0.500 | 0.500 |"), std::string::npos) << table;
+  const std::string differences = to_markdown(results, {.against = "sw-ovq", .groups = {0}});
+  EXPECT_NE(differences.find("| another | keep 0.2 | +0.125 | +0.000 | +0.000 |"), std::string::npos) << differences;
+}
+
+TEST(Results, IntervalsAreStudents) {
+  EXPECT_NEAR(half_interval({.mean = 5, .deviation = 2, .runs = 4}), 3.182, 1e-9);
+  EXPECT_NEAR(half_interval({.deviation = 1, .runs = 3}), 4.303 / std::sqrt(3.0), 1e-9);
+  EXPECT_NEAR(half_interval({.deviation = 1, .runs = 21}), 2.086 / std::sqrt(21.0), 5e-3);
+  EXPECT_TRUE(std::isinf(half_interval({.runs = 1})));
 }
 
 // Full attention has no dictionary: rows with a dictionary are compared with it at every size, but not the reverse.
@@ -132,9 +160,9 @@ TEST(Results, DifferencesToWhatHasNoDictionary) {
   full.evaluations[0].erase("asked_keep");
   full.evaluations[0]["centroids"] = 0;
   const std::vector<ExperimentResult> results = {result_of(experiment, 3, 0.5), full};
-  EXPECT_NE(to_markdown(results, "sw-nope").find("| sw-ovq | keep 0.2 | -0.250 |"), std::string::npos)
-      << to_markdown(results, "sw-nope");
-  EXPECT_EQ(to_markdown(results, "sw-ovq"), "");
+  EXPECT_NE(to_markdown(results, {.against = "sw-nope"}).find("| sw-ovq | keep 0.2 | -0.250 |"), std::string::npos)
+      << to_markdown(results, {.against = "sw-nope"});
+  EXPECT_EQ(to_markdown(results, {.against = "sw-ovq"}), "");
 }
 
 TEST(Results, AreReadFromADirectoryWithoutThoseOfSearches) {
