@@ -8,7 +8,7 @@ namespace ovq::cli {
 
 // The first of these directories that exists; `experiments` if none does.
 std::filesystem::path experiment_directory();
-// report/claims.json in the first of them that has it.
+// report/claims.json in the first of these directories that has it.
 std::filesystem::path claims_file();
 
 }  // namespace ovq::cli

@@ -57,7 +57,7 @@ EvaluationRequest request_from_json(const json& object, const FieldPlace& place)
   reader("identifiers", request.identifiers, "");
   reader.finish();
   if (request.identifiers && (request.lengths.size() != 1 || !request.keep.empty() || request.groups))
-    reader.fail("identifiers", request.identifiers, "left out unless there is one length, and neither keep nor groups");
+    reader.fail("identifiers", request.identifiers, "used with a single length and without keep and groups");
   if (!request.keep.empty() && !request.centroids.empty())
     reader.fail("centroids", request.centroids, "absent where keep is given; use two evaluations");
   return request;

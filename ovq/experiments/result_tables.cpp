@@ -26,7 +26,7 @@ struct RowKey {
   bool operator==(const RowKey&) const = default;
 };
 
-// All targets of a length, or one group of them.
+// A column: all targets of a length, or one group of them.
 struct ColumnKey {
   bool all = false;  // these columns come last
   int64_t length = 0, group = 0;
@@ -43,7 +43,7 @@ struct Row {
 struct GroupTable {
   std::string group, shows, metric;
   bool differences = false;
-  int64_t bin = 0;  // positions that a group stands for; 0: it is none of positions
+  int64_t bin = 0;  // positions per group; 0: groups are not bins of positions
   std::vector<Row> rows;
   std::map<std::string, std::vector<const ExperimentResult*>> runs;  // by experiment
 };
@@ -62,7 +62,7 @@ Item& find_or_add(std::vector<Item>& items, Same&& same, Item item) {
   return found != items.end() ? *found : items.emplace_back(std::move(item));
 }
 
-// Those of `wanted` that no shorter length has.
+// The groups in `wanted` that no shorter length has.
 std::set<std::pair<int64_t, int64_t>> chosen_groups(const ExperimentResult& result,
                                                     const std::vector<int64_t>& wanted) {
   std::map<int64_t, int64_t> length_of;
@@ -262,7 +262,7 @@ double half_interval(const Statistic& found) {
   constexpr double kNormal = 1.960;
   if (found.runs < 2) return std::numeric_limits<double>::infinity();
   const double freedom = static_cast<double>(found.runs - 1);
-  // Beyond the list by Cornish and Fisher's first term, 0.01 off at the most.
+  // Beyond the table: the first term of the Cornish-Fisher expansion, off by at most 0.01.
   const double point = found.runs - 1 <= static_cast<int64_t>(std::size(kPoints))
                            ? kPoints[found.runs - 2]
                            : kNormal + (kNormal * kNormal * kNormal + kNormal) / (4 * freedom);
