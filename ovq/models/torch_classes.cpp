@@ -480,6 +480,10 @@ TORCH_LIBRARY_FRAGMENT(ovq, library) {
 
   // The fields of a mixer's options, as FieldDescriber has them.
   library.def("mixer_options(str type) -> str", [](std::string type) { return describe_mixer(type).dump(); });
+  // A mixer's options, {"type": ..., options}, checked and with their defaults.
+  library.def("mixer_config(str options, int width) -> str", [](std::string options, int64_t width) {
+    return to_json(mixer_from_json(parsed(options), width, "")).dump();
+  });
   auto mixer = library.class_<MixerHandle>("Mixer");
   mixer.def(torch::init<std::string, int64_t>(), "", {torch::arg("options"), torch::arg("width")});
   define_module(mixer);
@@ -520,6 +524,9 @@ TORCH_LIBRARY_FRAGMENT(ovq, library) {
     }
     return model;
   });
+  // A model's configuration, checked and with its defaults.
+  library.def("model_config(str config) -> str",
+              [](std::string config) { return to_json(config_from_json(parsed(config))).dump(); });
   library.def("preset_names() -> str[]", preset_names);
   library.def("preset_config(str name) -> str",
               [](std::string name) { return to_json(model_preset(name).config).dump(); });

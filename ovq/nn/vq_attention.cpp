@@ -1,9 +1,6 @@
 #include "ovq/nn/vq_attention.h"
 
-#include <torch/csrc/autograd/graph_task.h>
-
 #include "ovq/base/error.h"
-#include "ovq/base/random.h"
 #include "ovq/nn/cache.h"
 #include "ovq/nn/replaced.h"
 #include "ovq/ops/attention.h"
@@ -12,26 +9,6 @@
 #include "ovq/ops/vq_linear_attention.h"
 
 namespace ovq::nn {
-namespace {
-
-// Whether this thread is in a backward pass.
-bool inside_backward() { return torch::autograd::get_current_graph_task_exec_info() != nullptr; }
-
-// A number that two tensors share if they have the same elements, and else hardly ever.
-uint64_t fingerprint(const Tensor& x) {
-  if (x.is_meta()) return 0;
-  const Tensor flat = x.detach().to(at::kCPU, at::kFloat).contiguous();
-  const auto* words = reinterpret_cast<const uint32_t*>(flat.data_ptr<float>());
-  uint64_t hash = static_cast<uint64_t>(flat.numel());
-  for (int64_t i = 0; i < flat.numel(); ++i) {
-    hash = (hash ^ words[i]) * kGoldenRatio;
-    hash ^= hash >> 32;
-  }
-  return hash;
-}
-
-}  // namespace
-
 VqAttention::VqAttention(const VqAttentionOptions& options) : AttentionHeads("vq", options.heads), options_(options) {
   fuses_inputs = false;
   options_.heads = heads();
@@ -87,7 +64,7 @@ std::vector<Tensor> VqAttention::step_statistics(int64_t rank, int64_t ranks) {
   return {quantizer_->start_statistics(rank, ranks)};
 }
 
-bool VqAttention::begins_own_step() const { return is_training() && !told_ && !inside_backward(); }
+bool VqAttention::begins_own_step() const { return is_training() && !told_ && !ops::inside_backward(); }
 
 Tensor VqAttention::auxiliary_loss() const {
   check(!auxiliary_.defined() || auxiliary_.requires_grad() || !at::GradMode::is_enabled(), "vq",
@@ -97,9 +74,9 @@ Tensor VqAttention::auxiliary_loss() const {
 }
 
 Tensor VqAttention::training_keys(const Tensor& k) {
-  const uint64_t keys = fingerprint(k);
+  const uint64_t keys = ops::fingerprint(k);
   // A forward inside of backward is one that has been: activation checkpointing computes it again.
-  const bool again = inside_backward();
+  const bool again = ops::inside_backward();
   if (again) {
     check(forwards_.contains(keys), "vq",
           "backward computes a forward again that is not of this step; call begin_step before each training "
