@@ -2,7 +2,6 @@
 
 #include "ovq/base/error.h"
 #include "ovq/nn/cache.h"
-#include "ovq/nn/replaced.h"
 #include "ovq/ops/attention.h"
 #include "ovq/ops/packed.h"
 #include "ovq/ops/vector_quantize.h"
@@ -35,12 +34,9 @@ int64_t VqAttention::state_bytes(int64_t tokens, kernels::StateDtype) const {
   return heads().kv_heads * (dictionary + window * token) + input_state_bytes(tokens);
 }
 
-bool VqAttention::started() const {
-  const Tensor& started = current(started_);
-  return started.is_meta() || started.item<int64_t>() != 0;
-}
+bool VqAttention::started() const { return started_.is_meta() || started_.item<int64_t>() != 0; }
 
-void VqAttention::start() { current(started_).fill_(1); }
+void VqAttention::start() { started_.fill_(1); }
 
 void VqAttention::begin_step(int64_t step, uint64_t seed) {
   end_step();
@@ -91,8 +87,7 @@ Tensor VqAttention::training_keys(const Tensor& k) {
   }
   if (!started()) {
     if (!again && step_ + 1 >= options_.warmup) quantizer_->collect(k);
-    return k + 0 * current(quantizer_->codebook)
-                       .sum();  // a part of the graph: DistributedDataParallel waits for every gradient
+    return k + 0 * quantizer_->codebook.sum();  // a part of the graph: DistributedDataParallel waits for every gradient
   }
   const Tensor quantized = quantizer_->quantize(k, seed_ ^ keys, again ? Note::no : Note::yes);
   if (!again) auxiliary_ = quantizer_->commitment_loss();
