@@ -90,6 +90,40 @@ def test_pieces_and_steps_equal_one_pass(name, gradients):
     assert_near(torch.cat([first, second, *rest], 1), y)
 
 
+class Broken(torch.nn.Module):
+    def forward(self, *inputs, **carried):
+        raise KeyError("mine")
+
+
+@every_mixer
+@pytest.mark.parametrize("steps", [False, True])
+def test_errors_leave_a_whole_state(name, steps):
+    """Whatever part of a step throws: the state is as it was, and if it was a part behind the op, as after the step."""
+    layer, x = make(name).eval(), make_input()
+    with torch.no_grad():
+        _, before = layer(x[:, :9], return_state=True)
+        if steps:  # caches with room behind them
+            layer.step(x[:, 9:10], before)
+        token = x[:, 10:11]
+        after = before.clone()
+        layer.step(token, after)
+        broken = 0
+        for part, own in list(layer.named_children()):
+            state, fresh = before.clone(), ovq.MixerState()
+            setattr(layer, part, Broken())
+            for one in (state, fresh):
+                with pytest.raises(KeyError, match="mine"):
+                    layer.step(token, one)
+            setattr(layer, part, own)
+            behind = part in ("norm", "o_proj", "out_proj")
+            assert same_state(state, after if behind else before), part
+            assert fresh.position == int(behind) and bool(fresh.nbytes) == behind
+            broken += 1
+        assert broken >= 3
+        expected = layer.step(token, before.clone())
+        assert torch.equal(layer.step(token, before), expected)
+
+
 @every_mixer
 def test_gradients_through_states(name):
     layer, x = make(name).eval(), make_input().requires_grad_()
@@ -253,6 +287,8 @@ def test_bad_types():
         layer([1.0])
     with pytest.raises(TypeError, match="state is a Tensor; must be a MixerState"):
         layer(x, state=x)
+    with pytest.raises(TypeError, match=r"\[mixer\] .*argument 'cu_seqlens'"):
+        layer(x, cu_seqlens=[0, 3])
     with pytest.raises(TypeError, match="must be a list of MixerStates"):
         layer.step(x, ovq.MixerState(), cu_seqlens=torch.tensor([0, 3]))
 

@@ -6,7 +6,7 @@ from typing import Any, Dict, List, Optional, Tuple, Union
 import torch
 from torch import Tensor, nn
 
-from .._library import invoke
+from .._library import call, invoke
 from ..arguments import json_of
 from ..state import dtype_name
 from .state import MixerState, states_of
@@ -118,7 +118,7 @@ class Mixer(nn.Module):
         if x.shape[2] != self.dim:
             raise ValueError(f"[{self.kind}] x has width {x.shape[2]}; must have {self.dim}")
         if cu_seqlens is not None and x.device.type == "cpu":
-            torch.ops.ovq.sequence_starts(cu_seqlens, x, "mixer")
+            call("sequence_starts", cu_seqlens, x, "mixer", op="mixer")
 
     def _advance_all(
         self, x: Tensor, states: List[MixerState], cu_seqlens: Optional[Tensor], in_place: bool
