@@ -10,6 +10,7 @@ from ._library import load as _load
 
 _load()
 
+from . import layers, reference
 from .functional import attention, ovq_attention, step
 from .language_model import LanguageModel
 from .layers import (
@@ -55,10 +56,12 @@ __all__ = [
     "attention",
     "gated_delta_rule",
     "l2_norm",
+    "layers",
     "linear_attention",
     "make_mixer",
     "mesa",
     "ovq_attention",
+    "reference",
     "rms_norm",
     "rotary",
     "short_convolution",

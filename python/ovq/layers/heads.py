@@ -13,7 +13,7 @@ from ..pointwise import sigmoid
 from ..sequence_ops import l2_norm
 from .mixer import Mixer, layout_of
 from .projection import Projection
-from .short_convolution import ShortConvolution, inputs_after
+from .short_convolution import ShortConvolution, convolved
 from .state import MixerState
 
 LARGEST_BETA = 1e35
@@ -93,24 +93,6 @@ class AttentionHeads(Mixer):
     ) -> Tensor:
         convolution = getattr(self, name)
         return y if convolution is None else convolved(convolution, name, CONVOLUTION_WIDTH, y, state, cu_seqlens)
-
-
-def convolved(
-    convolution: nn.Module,
-    name: str,
-    width: int,
-    y: Tensor,
-    state: Optional[MixerState],
-    cu_seqlens: Optional[Tensor],
-) -> Tensor:
-    """y [B, T, C] convolved, behind what the state has under `name` of the tokens before it."""
-    if state is None:
-        return convolution(y) if cu_seqlens is None else convolution(y, cu_seqlens=cu_seqlens)
-    before = state.tensors.get(name)
-    if before is not None:
-        before = before.to(y.dtype)  # autocast may have begun or ended since
-    state.tensors[name] = inputs_after(y, before, width)
-    return convolution(y) if before is None else convolution(y, before=before)
 
 
 def shifted(x: Tensor, name: str, state: Optional[MixerState], cu_seqlens: Optional[Tensor]) -> Tensor:

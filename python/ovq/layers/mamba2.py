@@ -13,12 +13,11 @@ from torch import Tensor, nn
 
 from ..pointwise import exp, silu, softplus
 from ..sequence_ops import ssd
-from .heads import convolved
 from .mixer import Mixer, layout_of
 from .projection import Projection
 from .recurrent import initial_a_log, initial_dt_bias, recur
 from .rms_norm import RMSNorm
-from .short_convolution import ShortConvolution
+from .short_convolution import ShortConvolution, convolved
 from .state import MixerState
 
 

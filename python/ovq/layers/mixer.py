@@ -1,7 +1,7 @@
 """What every sequence mixer has in common: one interface for training, prefill in pieces and decode."""
 
 import json
-from typing import Any, Dict, List, Optional, Tuple, Union
+from typing import Any, Dict, List, Optional, Set, Tuple, Union
 
 import torch
 from torch import Tensor, nn
@@ -165,7 +165,7 @@ def checked_options(kind: str, dim: int, options: Dict[str, Any]) -> Dict[str, A
 
 
 def layout_of(kind: str, **parts: Any) -> str:
-    """ "gdn heads=2 key_dim=128 ..." """
+    """As text: gdn heads=2 key_dim=128 ..."""
 
     def text(value: Any) -> str:
         if value is None or isinstance(value, bool):
@@ -175,5 +175,5 @@ def layout_of(kind: str, **parts: Any) -> str:
     return " ".join([kind, *(f"{name}={text(value)}" for name, value in parts.items())])
 
 
-def _names(state: MixerState) -> set:
+def _names(state: MixerState) -> Set[str]:
     return {*state.tensors, *([] if state.dictionary is None else ["the dictionary of ovq"])}

@@ -10,11 +10,10 @@ from torch import Tensor, nn
 
 from ..pointwise import silu
 from ..sequence_ops import l2_norm
-from .heads import convolved
 from .mixer import Mixer, layout_of
 from .projection import Projection
 from .rms_norm import RMSNorm
-from .short_convolution import ShortConvolution
+from .short_convolution import ShortConvolution, convolved
 from .state import MixerState
 
 Mixed = Tuple[Tensor, Optional[Tensor]]  # o [B, T, H, value_dim] and the gate [B, T, H value_dim], None: none

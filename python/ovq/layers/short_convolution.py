@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from ..sequence_ops import short_convolution
+from .state import MixerState
 
 
 class ShortConvolution(nn.Module):
@@ -34,3 +35,21 @@ def inputs_after(x: Tensor, before: Optional[Tensor], width: int) -> Tensor:
     if before is None:
         before = x.new_zeros(x.shape[0], kept, x.shape[2])
     return torch.cat([before[:, min(x.shape[1], kept) :], x[:, max(0, x.shape[1] - kept) :]], 1)
+
+
+def convolved(
+    convolution: nn.Module,
+    name: str,
+    width: int,
+    y: Tensor,
+    state: Optional[MixerState],
+    cu_seqlens: Optional[Tensor],
+) -> Tensor:
+    """y [B, T, C] convolved, behind what the state has under `name` of the tokens before it."""
+    if state is None:
+        return convolution(y) if cu_seqlens is None else convolution(y, cu_seqlens=cu_seqlens)
+    before = state.tensors.get(name)
+    if before is not None:
+        before = before.to(y.dtype)  # autocast may have begun or ended since
+    state.tensors[name] = inputs_after(y, before, width)
+    return convolution(y) if before is None else convolution(y, before=before)
