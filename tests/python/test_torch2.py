@@ -84,7 +84,7 @@ class Layers(torch.nn.Sequential):
     def __init__(self):
         super().__init__(
             ovq.Attention(16, 2, window=5, rope=True),
-            ovq.OVQAttention(16, 2, chunk=4, centroids=8, weighted_writes=True, value_shift=True),
+            ovq.OVQAttention(16, 2, chunk=4, centroids=8, weighted_writes=True, convolution=True),
             ovq.GatedDeltaNet(16, 2, key_dim=4, value_dim=4),
             ovq.Mamba2(16, head_dim=8),
             ovq.MesaNet(16, 2, key_dim=4, value_dim=4),
