@@ -31,7 +31,7 @@ def train():
     rank, ranks = dist.get_rank(), dist.get_world_size()
     torch.set_num_threads(max(1, (os.cpu_count() or 1) // ranks))
     torch.manual_seed(rank)  # DistributedDataParallel gives all ranks the weights of rank 0
-    model = ovq.LanguageModel.preset("tiny/sw-ovq", vocab_size=VOCABULARY)
+    model = ovq.CausalLM.preset("tiny/sw-ovq", vocab_size=VOCABULARY)
     parallel = DistributedDataParallel(model)
     optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=3e-3)
     for step in range(STEPS):

@@ -33,11 +33,11 @@ def train(model, steps=60):
 
 if __name__ == "__main__":
     torch.manual_seed(0)
-    model = ovq.LanguageModel.preset("tiny/sw-ovq", vocab_size=VOCABULARY)
+    model = ovq.CausalLM.preset("tiny/sw-ovq", vocab_size=VOCABULARY)
     train(model)
     with tempfile.TemporaryDirectory() as directory:
         model.save(directory)  # config.json, model.safetensors
-        model = ovq.LanguageModel.load(directory)
+        model = ovq.LanguageModel.load(directory)  # the engine in C++
 
     prompt, state = repeated_words(1, 3 * PERIOD)[0].tolist(), ovq.ModelState()
     expected = prompt[:PERIOD] * 1000

@@ -7,7 +7,6 @@
 #include "ovq/base/error.h"
 #include "ovq/base/random.h"
 #include "ovq/nn/parameters.h"
-#include "ovq/nn/replaced.h"
 #include "ovq/ops/once_differentiable.h"
 #include "ovq/ops/output_memory.h"
 #include "ovq/ops/row_loops.h"
@@ -34,7 +33,7 @@ bool ends_residual(const std::string& name) {
 Tensor sum_of(const Tensor& x, const Tensor& y) {
   constexpr int64_t kFew = 1 << 14;
   if (x.numel() > kFew || ops::needs_gradient({x, y}) || !ops::has_row_kernels({x, y}) || !x.is_contiguous() ||
-      !y.is_contiguous() || x.sizes() != y.sizes() || nn::any_replaced()) {
+      !y.is_contiguous() || x.sizes() != y.sizes()) {
     return x + y;
   }
   const float* const from = x.data_ptr<float>();
@@ -149,7 +148,7 @@ Tensor LanguageModel::run(const Tensor& tokens, const Tensor& positions, Mix&& m
   TORCH_CHECK_TYPE(tokens.scalar_type() == at::kLong || tokens.scalar_type() == at::kInt, "[model] tokens has dtype ",
                    tokens.scalar_type(), "; must be int64 or int32");
   // Of bfloat16 weights everything is computed in the norms' float32.
-  Tensor x = embed(tokens).to(nn::current(norm->weight).scalar_type());
+  Tensor x = embed(tokens).to(norm->weight.scalar_type());
   for (size_t layer = 0; layer < blocks_.size(); ++layer) {
     Block& block = *blocks_[layer];
     x = sum_of(x, mix(layer, *block.mixer, block.mixer_norm(x)));
@@ -175,9 +174,8 @@ Tensor LanguageModel::hidden(const Tensor& tokens, ModelState& state) {
 
 Tensor LanguageModel::step(const Tensor& tokens, ModelState& state) {
   const torch::NoGradGuard no_grad;
-  // A token makes some hundred small calls of torch, which need not look for autograd in each. Python's parts may.
-  c10::optional<at::AutoDispatchBelowADInplaceOrView> without_autograd;
-  if (!nn::any_replaced()) without_autograd.emplace();
+  // A token makes some hundred small calls of torch, which need not look for autograd in each.
+  const at::AutoDispatchBelowADInplaceOrView without_autograd;
   check_state(tokens, state);
   return run(tokens, {},
              [&](size_t layer, nn::Mixer& mixer, const Tensor& x) { return mixer.step(x, state.layers[layer]); });

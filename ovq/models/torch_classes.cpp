@@ -8,7 +8,6 @@
 #include "ovq/base/json_fields.h"
 #include "ovq/kernels/checks.h"
 #include "ovq/models/generate.h"
-#include "ovq/models/parts.h"
 #include "ovq/models/presets.h"
 #include "ovq/models/state_file.h"
 #include "ovq/models/storage.h"
@@ -107,18 +106,6 @@ ModelState to_continue(const ModelState& from) {
   return copy;
 }
 
-// Replaced tensors and parts for the length of a call.
-class ReplacedScope {
- public:
-  ReplacedScope(const PartNames& names, const ReplacedPtr& replaced)
-      : replaced_(replaced ? std::make_unique<nn::Replaced>(names.resolve(**replaced)) : nullptr),
-        guard_(replaced_.get()) {}
-
- private:
-  std::unique_ptr<nn::Replaced> replaced_;
-  nn::ReplacedGuard guard_;
-};
-
 class MixerHandle : public torch::CustomClassHolder {
  public:
   static constexpr const char* kOp = "mixer";
@@ -127,7 +114,6 @@ class MixerHandle : public torch::CustomClassHolder {
       : module_(make_mixer(mixer_from_json(parsed(options), width, ""))) {}
 
   nn::Mixer& module() const { return *module_; }
-  const PartNames& names() const { return names_; }
   json config() const { return to_json(options_of(*module_)); }
   Tensor forward(const Tensor& x, const OptionalTensor& cu_seqlens) const { return module_->forward(x, cu_seqlens); }
   Tensor forward(const Tensor& x, ModelState& state) const { return module_->forward(x, only_layer(state)); }
@@ -149,7 +135,6 @@ class MixerHandle : public torch::CustomClassHolder {
   }
 
   std::shared_ptr<nn::Mixer> module_;
-  PartNames names_{*module_};
 };
 
 class ModelHandle : public torch::CustomClassHolder {
@@ -169,7 +154,6 @@ class ModelHandle : public torch::CustomClassHolder {
   }
 
   LanguageModel& module() const { return *module_; }
-  const PartNames& names() const { return names_; }
   json config() const { return to_json(module_->config()); }
   Tensor forward(const Tensor& tokens, const OptionalTensor& cu_seqlens) const {
     return module_->forward(tokens, cu_seqlens);
@@ -180,7 +164,6 @@ class ModelHandle : public torch::CustomClassHolder {
 
  private:
   std::shared_ptr<LanguageModel> module_;
-  PartNames names_{*module_};
 };
 
 enum class Pass { forward, step };
@@ -283,22 +266,18 @@ void define_generation(torch::Library& library, torch::class_<ModelHandle>& mode
       .def("stopped", [](const Stream& self) { return self->stream.stopped(); });
   model
       .def("generation",
-           [](const Model& self, const std::vector<int64_t>& prompt, const StatesPtr& state, const std::string& options,
-              const ReplacedPtr&) {
+           [](const Model& self, const std::vector<int64_t>& prompt, const StatesPtr& state,
+              const std::string& options) {
              return with_value_errors(
                  [&] { return c10::make_intrusive<GenerationHandle>(self, state, prompt, generate_options(options)); });
            })
       // -1 after the last one
       .def("next_token",
-           [](const Model& self, const GenerationPtr& generation, const ReplacedPtr& replaced) {
-             const ReplacedScope scope(self->names(), replaced);
+           [](const Model& self, const GenerationPtr& generation) {
              return with_value_errors([&] { return generation->generation.next().value_or(-1); });
            })
       .def("settle",
-           [](const Model& self, const GenerationPtr& generation, const ReplacedPtr& replaced) {
-             const ReplacedScope scope(self->names(), replaced);
-             with_value_errors([&] { generation->settle(); });
-           })
+           [](const Model& self, const GenerationPtr& generation) { with_value_errors([&] { generation->settle(); }); })
       .def("has_tokenizer", [](const Model& self) { return self->tokenizer != nullptr; })
       .def("set_tokenizer",
            [](const Model& self, const std::string& name) {
@@ -344,14 +323,12 @@ void define_module(torch::class_<Handle>& definition) {
   using Self = c10::intrusive_ptr<Handle>;
   using States = std::vector<StatesPtr>;
   const auto cu_seqlens = torch::arg("cu_seqlens") = c10::IValue();
-  const auto replaced = torch::arg("replaced") = c10::IValue();
   const auto check_given = [](const Tensor& x) {
     TORCH_CHECK_TYPE(x.defined(), "[", Handle::kOp, "] the input is None; must be a tensor");
   };
   definition.def("config", [](const Self& self) { return self->config().dump(); })
       .def("parameters", [](const Self& self) { return to_dict(self->module().named_parameters()); })
       .def("buffers", [](const Self& self) { return to_dict(self->module().named_buffers()); })
-      .def("parts", [](const Self& self) { return self->names().describe().dump(); })
       .def("train", [](const Self& self, bool on) { self->module().train(on); })
       .def("state_bytes",
            [](const Self& self, int64_t tokens, const std::string& dtype) {
@@ -376,29 +353,24 @@ void define_module(torch::class_<Handle>& definition) {
              return loss.defined() ? OptionalTensor(loss) : OptionalTensor();
            })
       .def("forward",
-           [=](const Self& self, const Tensor& x, const OptionalTensor& cu, const ReplacedPtr& parts) {
+           [=](const Self& self, const Tensor& x, const OptionalTensor& cu) {
              check_given(x);
-             const ReplacedScope scope(self->names(), parts);
              return with_value_errors([&] { return self->forward(x, cu); });
            },
-           "", {torch::arg("x"), cu_seqlens, replaced})
+           "", {torch::arg("x"), cu_seqlens})
       .def("forward_with_states",
-           [=](const Self& self, const Tensor& x, const States& states, const OptionalTensor& cu,
-               const ReplacedPtr& parts) {
+           [=](const Self& self, const Tensor& x, const States& states, const OptionalTensor& cu) {
              check_given(x);
-             const ReplacedScope scope(self->names(), parts);
              return with_value_errors([&] { return forward_with_states(*self, x, states, cu); });
            },
-           "", {torch::arg("x"), torch::arg("states"), cu_seqlens, replaced})
+           "", {torch::arg("x"), torch::arg("states"), cu_seqlens})
       .def("step",
-           [=](const Self& self, const Tensor& x, const States& states, const OptionalTensor& cu,
-               const ReplacedPtr& parts) {
+           [=](const Self& self, const Tensor& x, const States& states, const OptionalTensor& cu) {
              check_given(x);
              const torch::NoGradGuard no_grad;
-             const ReplacedScope scope(self->names(), parts);
              return with_value_errors([&] { return run_all(*self, x, states, cu, Pass::step); });
            },
-           "", {torch::arg("x"), torch::arg("states"), cu_seqlens, replaced});
+           "", {torch::arg("x"), torch::arg("states"), cu_seqlens});
 }
 
 PackedState packed_states(const LayerStates& states) {
@@ -468,18 +440,15 @@ void define_states(torch::Library& library) {
       });
 }
 
-// What stands in for the parts that Python replaced.
-void define_parts(torch::Library& library) {
-  library.class_<ReplacedParts>("ReplacedParts")
-      .def(torch::init<ReplacedParts::Tensors, ReplacedParts::Keys>(), "", {torch::arg("tensors"), torch::arg("keys")});
-}
-
 TORCH_LIBRARY_FRAGMENT(ovq, library) {
   define_states(library);
-  define_parts(library);
 
   // The fields of a mixer's options, as FieldDescriber has them.
   library.def("mixer_options(str type) -> str", [](std::string type) { return describe_mixer(type).dump(); });
+  // A mixer's options, {"type": ..., options}, checked and with their defaults.
+  library.def("mixer_config(str options, int width) -> str", [](std::string options, int64_t width) {
+    return to_json(mixer_from_json(parsed(options), width, "")).dump();
+  });
   auto mixer = library.class_<MixerHandle>("Mixer");
   mixer.def(torch::init<std::string, int64_t>(), "", {torch::arg("options"), torch::arg("width")});
   define_module(mixer);
@@ -490,9 +459,8 @@ TORCH_LIBRARY_FRAGMENT(ovq, library) {
   using Model = c10::intrusive_ptr<ModelHandle>;
   model
       .def("hidden",
-           [](const Model& self, const Tensor& tokens, const OptionalTensor& cu_seqlens, const ReplacedPtr& replaced) {
+           [](const Model& self, const Tensor& tokens, const OptionalTensor& cu_seqlens) {
              TORCH_CHECK_TYPE(tokens.defined(), "[model] tokens is None; must be a tensor");
-             const ReplacedScope scope(self->names(), replaced);
              return with_value_errors([&] { return self->module().hidden(tokens, cu_seqlens); });
            })
       .def("bfloat16_weights", [](const Model& self) { self->module().store_bfloat16_weights(); })
@@ -507,8 +475,7 @@ TORCH_LIBRARY_FRAGMENT(ovq, library) {
              }
            })
       .def("generate", [](const Model& self, const std::vector<int64_t>& prompt, const StatesPtr& state,
-                          const std::string& options, const ReplacedPtr& replaced) {
-        const ReplacedScope scope(self->names(), replaced);
+                          const std::string& options) {
         return with_value_errors(
             [&] { return generate(self->module(), state->state, prompt, generate_options(options)); });
       });
@@ -520,6 +487,9 @@ TORCH_LIBRARY_FRAGMENT(ovq, library) {
     }
     return model;
   });
+  // A model's configuration, checked and with its defaults.
+  library.def("model_config(str config) -> str",
+              [](std::string config) { return to_json(config_from_json(parsed(config))).dump(); });
   library.def("preset_names() -> str[]", preset_names);
   library.def("preset_config(str name) -> str",
               [](std::string name) { return to_json(model_preset(name).config).dump(); });

@@ -5,7 +5,6 @@
 #include "ovq/base/error.h"
 #include "ovq/kernels/checks.h"
 #include "ovq/nn/parameters.h"
-#include "ovq/nn/replaced.h"
 #include "ovq/ops/once_differentiable.h"
 #include "ovq/ops/packed.h"
 #include "ovq/ops/pointwise.h"
@@ -63,15 +62,11 @@ StateLayout AttentionHeads::head_layout() const {
 
 AttentionHeads::Inputs AttentionHeads::fused_inputs(const Tensor& x, const OptionalTensor& cu_seqlens,
                                                     const c10::optional<ops::RotaryOptions>& rotation) {
-  const std::vector<Tensor> weights = {current(q_proj->weight), current(k_proj->weight), current(v_proj->weight)};
-  const auto part = [&](ShortConvolution& convolution) { return heads_.convolution ? convolution.get() : nullptr; };
-  if (!all_own({q_proj.get(), k_proj.get(), v_proj.get(), part(conv_q), part(conv_k)}) || x.numel() == 0 ||
-      !ops::has_row_kernels({x}) || !ops::has_stored_kernels(weights)) {
+  const std::vector<Tensor> weights = {q_proj->weight, k_proj->weight, v_proj->weight};
+  if (x.numel() == 0 || !ops::has_row_kernels({x}) || !ops::has_stored_kernels(weights)) {
     return {};
   }
-  const auto taps = [&](ShortConvolution& convolution) {
-    return heads_.convolution ? current(convolution->weight) : Tensor();
-  };
+  const auto taps = [&](ShortConvolution& convolution) { return heads_.convolution ? convolution->weight : Tensor(); };
   const int64_t dim = heads_.head_dim, key_width = heads_.kv_heads * dim;
   Tensor angles;
   if (rotation) angles = ops::rotary_table(at::empty({1, x.size(1), 1, dim}, x.options()), *rotation);
@@ -86,7 +81,7 @@ AttentionHeads::Inputs AttentionHeads::fused_inputs(const Tensor& x, const Optio
   if (heads_.value_shift) {
     k.shift = kernels::Shift::previous;
     v.shift = kernels::Shift::mean;
-    v.share = ops::sigmoid(current(alpha));
+    v.share = ops::sigmoid(alpha);
   }
   const std::vector<Tensor> y =
       ops::projections({.x = x, .weights = weights, .parts = {q, k, v}, .cu_seqlens = cu_seqlens});
@@ -111,7 +106,7 @@ AttentionHeads::Inputs AttentionHeads::attention_inputs(const Tensor& x, MixerSt
   Tensor k = unit_norm(split(convolved(conv_k, "conv_k", k_proj(x)), heads_.kv_heads));
   Tensor v = split(v_proj(x), heads_.kv_heads);
   if (heads_.value_shift && x.size(1) > 0) {
-    const Tensor share = ops::sigmoid(current(alpha));
+    const Tensor share = ops::sigmoid(alpha);
     k = shifted(k, "shift_k", state, cu_seqlens);
     v = share * shifted(v, "shift_v", state, cu_seqlens) + (1 - share) * v;
   }
@@ -152,7 +147,7 @@ int64_t AttentionHeads::input_state_bytes(int64_t tokens) const {
 }
 
 Tensor AttentionHeads::beta() const {
-  const Tensor& learned = current(b);
+  const Tensor& learned = b;
   const double root = std::sqrt(static_cast<double>(heads_.head_dim));
   if (ops::needs_gradient({learned}) || !ops::has_row_kernels({learned}) || !learned.is_contiguous()) {
     return learned * root;

@@ -65,7 +65,7 @@ class AttentionHeads : public Mixer {
   bool fuses_inputs = true;
 
  private:
-  // As one op. Undefined where parts are replaced, or there are no kernels for x.
+  // As one op. Undefined where there are no kernels for x.
   Inputs fused_inputs(const Tensor& x, const OptionalTensor& cu_seqlens,
                       const c10::optional<ops::RotaryOptions>& rotation);
 

@@ -1,7 +1,6 @@
 #include "ovq/nn/gated_delta_net.h"
 
 #include "ovq/nn/parameters.h"
-#include "ovq/nn/replaced.h"
 #include "ovq/ops/gated_delta_rule.h"
 #include "ovq/ops/pointwise.h"
 
@@ -24,7 +23,7 @@ GatedDeltaNet::GatedDeltaNet(const GatedDeltaNetOptions& options)
 
 RecurrentMixer::Recurred GatedDeltaNet::recur(const Call& call) {
   const Heads heads = query_key_value(call, {g_proj_, a_proj_, b_proj_});
-  const Tensor g = -ops::exp(current(A_log_)) * ops::softplus(heads.others[1] + current(dt_bias_));
+  const Tensor g = -ops::exp(A_log_) * ops::softplus(heads.others[1] + dt_bias_);
   return {.result = ops::gated_delta_rule({.q = heads.q,
                                            .k = heads.k,
                                            .v = heads.v,

@@ -1,7 +1,6 @@
 #include "ovq/nn/gated_mlp.h"
 
 #include "ovq/nn/parameters.h"
-#include "ovq/nn/replaced.h"
 #include "ovq/ops/gated_mlp.h"
 #include "ovq/ops/pointwise.h"
 #include "ovq/ops/row_loops.h"
@@ -16,11 +15,8 @@ GatedMlpImpl::GatedMlpImpl(int64_t width, int64_t inner) {
 }
 
 at::Tensor GatedMlpImpl::forward(const at::Tensor& x) {
-  if (const PartCall* call = call_of(*this)) return (*call)(x, {}, {});
-  const ops::GatedMlpInputs inputs{
-      .x = x, .gate = current(gate_proj->weight), .up = current(up_proj->weight), .down = current(down_proj->weight)};
-  if (all_own({gate_proj.get(), up_proj.get(), down_proj.get()}) && ops::has_row_kernels({x}) &&
-      ops::has_stored_kernels({inputs.gate, inputs.up, inputs.down})) {
+  const ops::GatedMlpInputs inputs{.x = x, .gate = gate_proj->weight, .up = up_proj->weight, .down = down_proj->weight};
+  if (ops::has_row_kernels({x}) && ops::has_stored_kernels({inputs.gate, inputs.up, inputs.down})) {
     return ops::gated_mlp(inputs);
   }
   return down_proj(ops::silu(gate_proj(x)) * up_proj(x));
@@ -28,14 +24,14 @@ at::Tensor GatedMlpImpl::forward(const at::Tensor& x) {
 
 at::Tensor GatedMlpImpl::add_to(const at::Tensor& x, RMSNorm& norm) {
   const ops::GatedMlpInputs inputs{.x = x,
-                                   .norm = current(norm->weight),
-                                   .gate = current(gate_proj->weight),
-                                   .up = current(up_proj->weight),
-                                   .down = current(down_proj->weight),
+                                   .norm = norm->weight,
+                                   .gate = gate_proj->weight,
+                                   .up = up_proj->weight,
+                                   .down = down_proj->weight,
                                    .eps = norm->eps(),
                                    .residual = true};
-  if (all_own({this, norm.get(), gate_proj.get(), up_proj.get(), down_proj.get()}) && norm->groups() == 1 &&
-      ops::has_row_kernels({x, inputs.norm}) && ops::has_stored_kernels({inputs.gate, inputs.up, inputs.down})) {
+  if (norm->groups() == 1 && ops::has_row_kernels({x, inputs.norm}) &&
+      ops::has_stored_kernels({inputs.gate, inputs.up, inputs.down})) {
     return ops::gated_mlp(inputs);
   }
   return x + forward(norm(x));

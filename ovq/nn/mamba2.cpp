@@ -1,7 +1,6 @@
 #include "ovq/nn/mamba2.h"
 
 #include "ovq/nn/parameters.h"
-#include "ovq/nn/replaced.h"
 #include "ovq/ops/pointwise.h"
 #include "ovq/ops/projections.h"
 #include "ovq/ops/row_loops.h"
@@ -60,9 +59,8 @@ Mamba2::Mamba2(const Mamba2Options& options)
 // Gate, x, b, c and the steps, [B, T, channels] each.
 std::vector<Tensor> Mamba2::inputs(const Call& call) {
   const int64_t shared = options_.groups * options_.state;
-  const Tensor &weight = current(in_proj_->weight), &taps = current(conv_->weight), &bias = current(conv_->bias);
-  if (call.state == nullptr && call.x.numel() > 0 && all_own({in_proj_.get(), conv_.get()}) &&
-      ops::has_row_kernels({call.x, weight, taps, bias})) {
+  const Tensor &weight = in_proj_->weight, &taps = conv_->weight, &bias = conv_->bias;
+  if (call.state == nullptr && call.x.numel() > 0 && ops::has_row_kernels({call.x, weight, taps, bias})) {
     std::vector<ops::ProjectedPart> parts = {{.channels = inner()}};
     int64_t first = 0;
     for (const int64_t channels : {inner(), shared, shared}) {
@@ -85,11 +83,11 @@ std::vector<Tensor> Mamba2::inputs(const Call& call) {
 RecurrentMixer::Recurred Mamba2::recur(const Call& call) {
   const std::vector<Tensor> in = inputs(call);
   return {.result = ops::ssd({.x = in[1].unflatten(-1, {options_.heads, options_.head_dim}),
-                              .dt = ops::softplus(in[4] + current(dt_bias_)),
-                              .a = -ops::exp(current(A_log_)),
+                              .dt = ops::softplus(in[4] + dt_bias_),
+                              .a = -ops::exp(A_log_),
                               .b = in[2].unflatten(-1, {options_.groups, options_.state}),
                               .c = in[3].unflatten(-1, {options_.groups, options_.state}),
-                              .d = current(D_),
+                              .d = D_,
                               .state = call.before,
                               .starts = call.starts,
                               .chunk = options_.chunk}),

@@ -1,7 +1,6 @@
 #include "ovq/nn/mesa_net.h"
 
 #include "ovq/nn/parameters.h"
-#include "ovq/nn/replaced.h"
 #include "ovq/ops/mesa.h"
 #include "ovq/ops/pointwise.h"
 
@@ -38,7 +37,7 @@ RecurrentMixer::Recurred MesaNet::recur(const Call& call) {
                                .v = heads.v,
                                .g = ops::log_sigmoid(heads.others[0]),
                                .beta = ops::sigmoid(heads.others[1]),
-                               .lambda = ops::softplus(current(lambda_)) + kSmallestLambda,
+                               .lambda = ops::softplus(lambda_) + kSmallestLambda,
                                .state = call.before,
                                .iterations = options_.iterations,
                                .starts = call.starts,

@@ -1,7 +1,6 @@
 #include "ovq/nn/projection.h"
 
 #include "ovq/base/error.h"
-#include "ovq/nn/replaced.h"
 #include "ovq/ops/products.h"
 #include "ovq/ops/torch_compat.h"
 
@@ -17,27 +16,23 @@ void check_device(const char* op, const char* name, const at::Tensor& x, const a
 }  // namespace
 
 at::Tensor ProjectionImpl::forward(const at::Tensor& x) {
-  if (const PartCall* call = call_of(*this)) return (*call)(x, {}, {});
-  const at::Tensor& w = current(weight);
-  const bool narrow = w.scalar_type() == at::kBFloat16 && x.scalar_type() == at::kFloat;  // widened on the way
-  if (x.scalar_type() != w.scalar_type() && !narrow) {
+  const bool narrow = weight.scalar_type() == at::kBFloat16 && x.scalar_type() == at::kFloat;  // widened on the way
+  if (x.scalar_type() != weight.scalar_type() && !narrow) {
     const bool autocast = ops::autocast_on();
     TORCH_CHECK_TYPE(autocast, "[projection] x has dtype ", x.scalar_type(), "; must be the weight's ",
-                     w.scalar_type());
+                     weight.scalar_type());
   }
-  check_device("projection", "x", x, w);
-  return ops::linear(x, w, current(bias));
+  check_device("projection", "x", x, weight);
+  return ops::linear(x, weight, bias);
 }
 
 at::Tensor TokenEmbeddingImpl::forward(const at::Tensor& tokens) {
-  if (const PartCall* call = call_of(*this)) return (*call)(tokens, {}, {});
-  const at::Tensor& w = current(weight);
-  check_device("model", "tokens", tokens, w);
+  check_device("model", "tokens", tokens, weight);
   try {
-    return at::embedding(w, tokens);
+    return at::embedding(weight, tokens);
   } catch (const c10::IndexError&) {
-    const at::Tensor outside = tokens.masked_select((tokens < 0).logical_or(tokens >= w.size(0)));
-    fail("model", "tokens has ", outside.select(0, 0).item<int64_t>(), "; the vocabulary has ", w.size(0));
+    const at::Tensor outside = tokens.masked_select((tokens < 0).logical_or(tokens >= weight.size(0)));
+    fail("model", "tokens has ", outside.select(0, 0).item<int64_t>(), "; the vocabulary has ", weight.size(0));
   }
 }
 

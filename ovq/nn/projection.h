@@ -1,4 +1,4 @@
-// torch's linear layer and embedding, which Python may replace (see replaced.h).
+// torch's linear layer and embedding, computed by ops::linear and with errors that name them.
 #pragma once
 
 #include "ovq/ops/torch.h"

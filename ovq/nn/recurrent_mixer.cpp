@@ -1,7 +1,6 @@
 #include "ovq/nn/recurrent_mixer.h"
 
 #include "ovq/nn/parameters.h"
-#include "ovq/nn/replaced.h"
 #include "ovq/ops/packed.h"
 #include "ovq/ops/pointwise.h"
 #include "ovq/ops/projections.h"
@@ -81,17 +80,14 @@ Tensor RecurrentMixer::convolved(const Call& call, const char* name, ShortConvol
 
 RecurrentMixer::Heads RecurrentMixer::fused_query_key_value(const Call& call, const std::vector<Projection>& others) {
   if (call.state != nullptr || call.x.numel() == 0) return {};
-  std::vector<const torch::nn::Module*> used;
   ops::ProjectionsInputs inputs{.x = call.x, .cu_seqlens = call.cu_seqlens};
   const auto add = [&](const Projection& projection, const ShortConvolution& convolution, int64_t unit) {
-    used.push_back(projection.get());
-    inputs.weights.push_back(current(projection->weight));
-    inputs.biases.push_back(current(projection->bias));
+    inputs.weights.push_back(projection->weight);
+    inputs.biases.push_back(projection->bias);
     ops::ProjectedPart part{.channels = inputs.weights.back().size(0)};
     if (!convolution.is_empty()) {
-      used.push_back(convolution.get());
-      part.taps = current(convolution->weight);
-      part.taps_bias = current(convolution->bias);
+      part.taps = convolution->weight;
+      part.taps_bias = convolution->bias;
       part.silu = convolution->options().activation == Activation::silu;
     }
     if (unit > 0) {
@@ -104,7 +100,7 @@ RecurrentMixer::Heads RecurrentMixer::fused_query_key_value(const Call& call, co
   add(k_proj_, conv_k_, options_.key_dim);
   add(v_proj_, conv_v_, 0);
   for (const Projection& other : others) add(other, ShortConvolution(nullptr), 0);
-  if (!all_own(used) || !ops::has_row_kernels({call.x}) || !ops::has_stored_kernels(inputs.weights)) return {};
+  if (!ops::has_row_kernels({call.x}) || !ops::has_stored_kernels(inputs.weights)) return {};
   std::vector<Tensor> y = ops::projections(inputs);
   const auto split = [&](const Tensor& rows, int64_t dim) { return rows.unflatten(-1, {options_.heads, dim}); };
   return {.q = split(y[0], options_.key_dim),

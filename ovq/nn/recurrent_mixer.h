@@ -87,7 +87,7 @@ class RecurrentMixer : public Mixer {
   RMSNorm norm{nullptr};
 
  private:
-  // As one op. Undefined where there is a state, parts are replaced, or there are no kernels for x.
+  // As one op. Undefined where there is a state, or there are no kernels for x.
   Heads fused_query_key_value(const Call& call, const std::vector<Projection>& others);
 
   const char* op_;

@@ -1,7 +1,6 @@
 #include "ovq/nn/rms_norm.h"
 
 #include "ovq/base/error.h"
-#include "ovq/nn/replaced.h"
 #include "ovq/ops/rms_norm.h"
 
 namespace ovq::nn {
@@ -14,9 +13,6 @@ RMSNormImpl::RMSNormImpl(int64_t size, double eps, int64_t groups)
   check(groups >= 1 && size % groups == 0, "rms_norm", "groups is ", groups, "; must divide the size, ", size);
 }
 
-Tensor RMSNormImpl::forward(const Tensor& x) {
-  if (const PartCall* call = call_of(*this)) return (*call)(x, {}, {});
-  return ops::rms_norm(x, current(weight), eps_, groups_);
-}
+Tensor RMSNormImpl::forward(const Tensor& x) { return ops::rms_norm(x, weight, eps_, groups_); }
 
 }  // namespace ovq::nn

@@ -3,7 +3,6 @@
 #include <cmath>
 
 #include "ovq/base/error.h"
-#include "ovq/nn/replaced.h"
 
 namespace ovq::nn {
 namespace {
@@ -23,10 +22,9 @@ ShortConvolutionImpl::ShortConvolutionImpl(const ShortConvolutionOptions& option
 }
 
 Tensor ShortConvolutionImpl::convolved(const Tensor& x, const Tensor& before, const OptionalTensor& cu_seqlens) const {
-  if (const PartCall* call = call_of(*this)) return (*call)(x, before, cu_seqlens);
   return ops::short_convolution({.x = x,
-                                 .weight = current(weight),
-                                 .bias = current(bias),
+                                 .weight = weight,
+                                 .bias = bias,
                                  .before = before,
                                  .cu_seqlens = cu_seqlens,
                                  .activation = options_.activation});

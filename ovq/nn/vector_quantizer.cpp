@@ -5,7 +5,6 @@
 #include <algorithm>
 
 #include "ovq/base/error.h"
-#include "ovq/nn/replaced.h"
 #include "ovq/ops/rms_norm.h"
 
 namespace ovq::nn {
@@ -63,27 +62,27 @@ VectorQuantizer::VectorQuantizer(const QuantizerOptions& options) : options_(opt
   }
 }
 
-Tensor VectorQuantizer::codewords() const { return ops::l2_norm(current(codebook), 1e-12); }
+Tensor VectorQuantizer::codewords() const { return ops::l2_norm(codebook, 1e-12); }
 
 Tensor VectorQuantizer::nearest(const Tensor& z) const {
   const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
-  const Tensor rows = ops::by_head(z.detach().to(current(codebook).scalar_type()));
+  const Tensor rows = ops::by_head(z.detach().to(codebook.scalar_type()));
   return ops::by_token(ops::nearest_codeword(rows, codewords().detach()), z.size(0), z.size(1));
 }
 
-int64_t VectorQuantizer::dead(int64_t steps) const { return current(unused).ge(steps).sum().item<int64_t>(); }
+int64_t VectorQuantizer::dead(int64_t steps) const { return unused.ge(steps).sum().item<int64_t>(); }
 
 void VectorQuantizer::note(const Tensor& z, const Tensor& words, const ops::VectorQuantized& quantized) {
   if (z.is_meta()) return;  // there is nothing to learn from
   const torch::NoGradGuard no_grad;
   const bool segments = options_.training == CodebookTraining::sf_diveq;
   const Tensor used = segments ? at::cat({quantized.index, quantized.index + 1}, 1) : quantized.index;
-  make_zeros(used_, current(codebook).select(-1, 0));
+  make_zeros(used_, codebook.select(-1, 0));
   used_.scatter_add_(1, used, at::ones_like(used, used_.options()));
   const Tensor nearest = segments ? ops::gather_rows(words, ops::nearest_codeword(z, words)) : quantized.codeword;
   similarity_ = (z.detach() * nearest.detach()).sum(-1).mean().item<double>();
   if (options_.training == CodebookTraining::ema) {
-    make_zeros(sums_, current(codebook));
+    make_zeros(sums_, codebook);
     sums_.scatter_add_(1, quantized.index.unsqueeze(-1).expand_as(z), z.detach());
   }
 }
@@ -91,18 +90,15 @@ void VectorQuantizer::note(const Tensor& z, const Tensor& words, const ops::Vect
 Tensor VectorQuantizer::quantize(const Tensor& z_tokens, uint64_t seed, Note noted) {
   // In the codebook's precision, also under autocast: which codeword is nearest is no matter for eight bits.
   const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
-  const Tensor z = ops::by_head(z_tokens.to(current(codebook).scalar_type())), words = codewords();
-  const ops::VectorQuantized quantized =
-      ops::vector_quantize({.z = z,
-                            .codewords = words,
-                            .bonus = current(unused).to(z.scalar_type()) * options_.no_use,
-                            .gradient = gradient_of(options_.training),
-                            .noise = options_.noise,
-                            .seed = seed});
+  const Tensor z = ops::by_head(z_tokens.to(codebook.scalar_type())), words = codewords();
+  const ops::VectorQuantized quantized = ops::vector_quantize({.z = z,
+                                                               .codewords = words,
+                                                               .bonus = unused.to(z.scalar_type()) * options_.no_use,
+                                                               .gradient = gradient_of(options_.training),
+                                                               .noise = options_.noise,
+                                                               .seed = seed});
   if (options_.training == CodebookTraining::ema) {
     commitment_ = options_.commitment * (z - quantized.codeword.detach()).square().sum(-1).sum(0).mean();
-    // An error now, not at the step's end, if it cannot be.
-    if (noted == Note::yes) current_to_write("quantizer.codebook", codebook);
   }
   if (noted == Note::yes) note(z, words, quantized);
   return ops::by_token(quantized.z_q, z_tokens.size(0), z_tokens.size(1)).to(z_tokens.scalar_type());
@@ -110,8 +106,7 @@ Tensor VectorQuantizer::quantize(const Tensor& z_tokens, uint64_t seed, Note not
 
 void VectorQuantizer::collect(const Tensor& z_tokens) {
   const torch::NoGradGuard no_grad;
-  current_to_write("quantizer.codebook", codebook);  // an error now, not at the step's end, if it cannot be
-  const Tensor z = ops::by_head(z_tokens.detach().to(current(codebook).scalar_type()));
+  const Tensor z = ops::by_head(z_tokens.detach().to(codebook.scalar_type()));
   if (z.size(1) > 0) collected_.push_back(block_means(z, std::min(options_.codewords, z.size(1))));
 }
 
@@ -141,9 +136,7 @@ Tensor VectorQuantizer::start_statistics(int64_t rank, int64_t ranks) {
 
 bool VectorQuantizer::end_step() {
   const torch::NoGradGuard no_grad;
-  if (this->codebook.is_meta()) drop_step();
-  const Tensor codebook = current(this->codebook), unused = current(this->unused);
-  const Tensor ema_counts = current(this->ema_counts), ema_sums = current(this->ema_sums);
+  if (codebook.is_meta()) drop_step();
   if (!start_.defined() && !collected_.empty()) start_statistics(0, 1);
   // A codeword that no key fell to keeps its random start.
   const Tensor found = start_.defined() ? start_.norm(2, -1, true).gt(0) : Tensor();

@@ -1,37 +1,13 @@
 #include "ovq/nn/vq_attention.h"
 
-#include <torch/csrc/autograd/graph_task.h>
-
 #include "ovq/base/error.h"
-#include "ovq/base/random.h"
 #include "ovq/nn/cache.h"
-#include "ovq/nn/replaced.h"
 #include "ovq/ops/attention.h"
 #include "ovq/ops/packed.h"
 #include "ovq/ops/vector_quantize.h"
 #include "ovq/ops/vq_linear_attention.h"
 
 namespace ovq::nn {
-namespace {
-
-// Whether this thread is in a backward pass.
-bool inside_backward() { return torch::autograd::get_current_graph_task_exec_info() != nullptr; }
-
-// A number that two tensors share if they have the same elements, and else hardly ever.
-uint64_t fingerprint(const Tensor& x) {
-  if (x.is_meta()) return 0;
-  const Tensor flat = x.detach().to(at::kCPU, at::kFloat).contiguous();
-  const auto* words = reinterpret_cast<const uint32_t*>(flat.data_ptr<float>());
-  uint64_t hash = static_cast<uint64_t>(flat.numel());
-  for (int64_t i = 0; i < flat.numel(); ++i) {
-    hash = (hash ^ words[i]) * kGoldenRatio;
-    hash ^= hash >> 32;
-  }
-  return hash;
-}
-
-}  // namespace
-
 VqAttention::VqAttention(const VqAttentionOptions& options) : AttentionHeads("vq", options.heads), options_(options) {
   fuses_inputs = false;
   options_.heads = heads();
@@ -58,12 +34,9 @@ int64_t VqAttention::state_bytes(int64_t tokens, kernels::StateDtype) const {
   return heads().kv_heads * (dictionary + window * token) + input_state_bytes(tokens);
 }
 
-bool VqAttention::started() const {
-  const Tensor& started = current(started_);
-  return started.is_meta() || started.item<int64_t>() != 0;
-}
+bool VqAttention::started() const { return started_.is_meta() || started_.item<int64_t>() != 0; }
 
-void VqAttention::start() { current(started_).fill_(1); }
+void VqAttention::start() { started_.fill_(1); }
 
 void VqAttention::begin_step(int64_t step, uint64_t seed) {
   end_step();
@@ -87,7 +60,7 @@ std::vector<Tensor> VqAttention::step_statistics(int64_t rank, int64_t ranks) {
   return {quantizer_->start_statistics(rank, ranks)};
 }
 
-bool VqAttention::begins_own_step() const { return is_training() && !told_ && !inside_backward(); }
+bool VqAttention::begins_own_step() const { return is_training() && !told_ && !ops::inside_backward(); }
 
 Tensor VqAttention::auxiliary_loss() const {
   check(!auxiliary_.defined() || auxiliary_.requires_grad() || !at::GradMode::is_enabled(), "vq",
@@ -97,9 +70,9 @@ Tensor VqAttention::auxiliary_loss() const {
 }
 
 Tensor VqAttention::training_keys(const Tensor& k) {
-  const uint64_t keys = fingerprint(k);
+  const uint64_t keys = ops::fingerprint(k);
   // A forward inside of backward is one that has been: activation checkpointing computes it again.
-  const bool again = inside_backward();
+  const bool again = ops::inside_backward();
   if (again) {
     check(forwards_.contains(keys), "vq",
           "backward computes a forward again that is not of this step; call begin_step before each training "
@@ -114,8 +87,7 @@ Tensor VqAttention::training_keys(const Tensor& k) {
   }
   if (!started()) {
     if (!again && step_ + 1 >= options_.warmup) quantizer_->collect(k);
-    return k + 0 * current(quantizer_->codebook)
-                       .sum();  // a part of the graph: DistributedDataParallel waits for every gradient
+    return k + 0 * quantizer_->codebook.sum();  // a part of the graph: DistributedDataParallel waits for every gradient
   }
   const Tensor quantized = quantizer_->quantize(k, seed_ ^ keys, again ? Note::no : Note::yes);
   if (!again) auxiliary_ = quantizer_->commitment_loss();

@@ -4,6 +4,8 @@
 
 #include "ovq/base/blas.h"
 #include "ovq/base/json_fields.h"
+#include "ovq/kernels/checks.h"
+#include "ovq/kernels/ovq_state.h"
 #include "ovq/ops/attention.h"
 #include "ovq/ops/option_schema.h"
 #include "ovq/ops/ovq_attention.h"
@@ -22,11 +24,12 @@ constexpr const char* kOp = "ovq_attention";
 
 constexpr const char* kInputs = "Tensor q, Tensor k, Tensor v, Tensor beta";
 constexpr const char* kLast = ", Tensor? cu_seqlens=None, Tensor? weights=None, str? backend=None";
+constexpr const char* kTrial = ", str trial='none'";  // no field of the options: a state that has one brings it
 constexpr const char* kStates = "__torch__.torch.classes.ovq.State[]";
-constexpr size_t kInputCount = 4, kLastCount = 3;
+constexpr size_t kInputCount = 4, kLastCount = 4;
 
 std::string schema(const std::string& name, const std::string& returns, const std::string& more = "") {
-  return name + "(" + kInputs + ovq::ops::option_arguments<OvqOptions>() + kLast + more + ") -> " + returns;
+  return name + "(" + kInputs + ovq::ops::option_arguments<OvqOptions>() + kLast + kTrial + more + ") -> " + returns;
 }
 
 // The arguments of such a schema, taken off the stack.
@@ -39,6 +42,10 @@ struct OvqArguments {
     cu_seqlens = values[last].toOptional<Tensor>();
     weights = values[last + 1].toOptional<Tensor>();
     backend = ovq::ops::backend_from(kOp, values[last + 2].toOptional<std::string>());
+    const std::string& trial = values[last + 3].toStringRef();
+    const auto found = ovq::enum_named<ovq::kernels::Trial>(trial);
+    ovq::check(found.has_value(), kOp, "trial is '", trial, "'; must be ", ovq::allowed_names(options.trial));
+    options.trial = *found;
   }
   const Tensor& tensor(size_t i) const { return values[i].toTensor(); }
 
@@ -67,6 +74,30 @@ void ovq_attention_start(const c10::OperatorHandle&, Stack* stack) {
                                                    in.cu_seqlens, {}, in.weights, in.backend,
                                                    state_dtype_named(kOp, "state_dtype", dtype));
   torch::jit::push(*stack, result.o, result.states);
+}
+
+// "ovq_state_bytes(int kv_heads, int key_dim, int value_dim, <options>, bool weighted, int tokens, str dtype) -> int":
+// memory of the state of one sequence. Checks the options, too.
+constexpr size_t kSizeCount = 3, kBytesLastCount = 3;
+
+std::string state_bytes_schema() {
+  return "ovq_state_bytes(int kv_heads, int key_dim, int value_dim" + ovq::ops::option_arguments<OvqOptions>() +
+         ", bool weighted=False, int tokens=0, str dtype='float32') -> int";
+}
+
+void ovq_state_bytes(const c10::OperatorHandle&, Stack* stack) {
+  const size_t options_count = ovq::ops::option_count<OvqOptions>();
+  const std::vector<IValue> values = torch::jit::pop(*stack, kSizeCount + options_count + kBytesLastCount);
+  OvqOptions options;
+  ovq::ops::StackReader reader("ovq", c10::ArrayRef<IValue>(values).slice(kSizeCount));
+  list_fields(reader, options);
+  const size_t last = kSizeCount + options_count;
+  options.weighted = values[last].toBool();
+  const ovq::kernels::OvqShape shape = {1, values[0].toInt(), values[1].toInt(), values[2].toInt()};
+  ovq::kernels::check_options("ovq", options, shape.key_dim);
+  const int64_t bytes = ovq::kernels::OvqState::nbytes_after(
+      shape, options, values[last + 1].toInt(), state_dtype_named("ovq", "dtype", values[last + 2].toStringRef()));
+  torch::jit::push(*stack, bytes);
 }
 
 // The states bring the options; `centroids`, if given, applies from the next write.
@@ -162,6 +193,7 @@ TORCH_LIBRARY(ovq, library) {
   library.def(schema("ovq_attention", "Tensor").c_str(), torch::CppFunction::makeFromBoxedFunction<&ovq_attention>());
   library.def(schema("ovq_attention_start", "(Tensor, " + states + ")", ", str state_dtype='float32'").c_str(),
               torch::CppFunction::makeFromBoxedFunction<&ovq_attention_start>());
+  library.def(state_bytes_schema().c_str(), torch::CppFunction::makeFromBoxedFunction<&ovq_state_bytes>());
   library.def(("ovq_attention_continue(" + inputs + ", " + states + " states, int? centroids=None" + last +
                ") -> (Tensor, " + states + ")")
                   .c_str(),

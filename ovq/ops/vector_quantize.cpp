@@ -3,6 +3,7 @@
 #include <ATen/CPUGeneratorImpl.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 
+#include <torch/csrc/autograd/graph_task.h>
 #include <torch/library.h>
 
 #include <algorithm>
@@ -10,6 +11,7 @@
 #include <vector>
 
 #include "ovq/base/error.h"
+#include "ovq/base/random.h"
 #include "ovq/ops/dispatched.h"
 
 namespace ovq::ops {
@@ -122,6 +124,20 @@ Tensor gather_rows(const Tensor& x, const Tensor& index) {
   return x.gather(1, index.unsqueeze(-1).expand_symint({-1, -1, x.sym_size(2)}));
 }
 
+uint64_t fingerprint(const Tensor& x) {
+  if (x.is_meta()) return 0;
+  const Tensor flat = x.detach().to(at::kCPU, at::kFloat).contiguous();
+  const auto* words = reinterpret_cast<const uint32_t*>(flat.data_ptr<float>());
+  uint64_t hash = static_cast<uint64_t>(flat.numel());
+  for (int64_t i = 0; i < flat.numel(); ++i) {
+    hash = (hash ^ words[i]) * kGoldenRatio;
+    hash ^= hash >> 32;
+  }
+  return hash;
+}
+
+bool inside_backward() { return torch::autograd::get_current_graph_task_exec_info() != nullptr; }
+
 Tensor by_head(const Tensor& x) { return x.permute({2, 0, 1, 3}).reshape_symint({x.sym_size(2), -1, x.sym_size(3)}); }
 
 Tensor by_token(const Tensor& x, const c10::SymInt& batch, const c10::SymInt& time) {
@@ -143,6 +159,9 @@ TORCH_LIBRARY_FRAGMENT(ovq, library) {
       "vector_quantize_noise(Tensor z, Tensor codewords, int seed, bool segments) -> (Tensor share, Tensor first, "
       "Tensor second)",
       drawn);
+  on_any(
+      "fingerprint(Tensor x) -> int", +[](const Tensor& x) { return static_cast<int64_t>(fingerprint(x)); });
+  library.def("inside_backward() -> bool", inside_backward);
 }
 
 }  // namespace ovq::ops

@@ -39,6 +39,11 @@ at::Tensor nearest_codeword(const at::Tensor& z, const at::Tensor& codewords, co
 // Rows index [H, M] of x [H, K, D] -> [H, M, D]
 at::Tensor gather_rows(const at::Tensor& x, const at::Tensor& index);
 
+// What tells the forwards of a training step apart. A number that two tensors share if they have the same elements, and
+// else hardly ever; and whether this thread is in a backward pass, where activation checkpointing computes one again.
+uint64_t fingerprint(const at::Tensor& x);
+bool inside_backward();
+
 // Layouts: [B, T, H, D] -> [H, B T, D], and back: [H, B T, ...] -> [B, T, H, ...]
 at::Tensor by_head(const at::Tensor& x);
 at::Tensor by_token(const at::Tensor& x, const c10::SymInt& batch, const c10::SymInt& time);

@@ -2,17 +2,30 @@
 
     o = ovq.ovq_attention(q, k, v, beta, chunk=128, centroids=2048)
     layer = ovq.OVQAttention(dim=768, heads=6, centroids=2048)
-    model = ovq.LanguageModel.load("runs/recall/model")
+    model = ovq.CausalLM.preset("tiny/sw-ovq")               # trains, of torch.nn.Modules
+    engine = ovq.LanguageModel.load("runs/recall/model")     # reads and writes text, in C++
 """
 
 from ._library import load as _load
 
 _load()
 
+from . import layers, reference
 from .functional import attention, ovq_attention, step
 from .language_model import LanguageModel
-from .layer_states import MixerState, ModelState
-from .mixers import Attention, GatedDeltaNet, LinearAttention, Mamba2, MesaNet, Mixer, OVQAttention, VQAttention
+from .layers import (
+    Attention,
+    CausalLM,
+    GatedDeltaNet,
+    LinearAttention,
+    Mamba2,
+    MesaNet,
+    MixerState,
+    OVQAttention,
+    VQAttention,
+    make_mixer,
+)
+from .model_state import ModelState
 from .sequence_ops import (
     gated_delta_rule,
     l2_norm,
@@ -29,12 +42,12 @@ from .state import State
 __version__ = "0.1.0"
 __all__ = [
     "Attention",
+    "CausalLM",
     "GatedDeltaNet",
     "LanguageModel",
     "LinearAttention",
     "Mamba2",
     "MesaNet",
-    "Mixer",
     "MixerState",
     "ModelState",
     "OVQAttention",
@@ -43,9 +56,12 @@ __all__ = [
     "attention",
     "gated_delta_rule",
     "l2_norm",
+    "layers",
     "linear_attention",
+    "make_mixer",
     "mesa",
     "ovq_attention",
+    "reference",
     "rms_norm",
     "rotary",
     "short_convolution",

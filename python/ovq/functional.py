@@ -1,4 +1,7 @@
-"""The ops as functions. Layout [batch, time, heads, dim], any strides; no copy while the last one is 1."""
+"""The ops as functions. Layout [batch, time, heads, dim], any strides; no copy while the last one is 1.
+
+Options of `ovq_attention` that are None have the default in parentheses, or are those of the state it continues.
+"""
 
 import struct
 from typing import Any, Dict, List, Optional, Tuple, Union
@@ -7,27 +10,36 @@ import torch
 from torch import Tensor
 
 from ._library import call
-from .options import check_names, with_options
-from .state import FIELDS, State, dtype_name
+from .state import OPTIONS, State, dtype_name
 
 Beta = Union[float, Tensor]
 States = Union[State, List[State]]
 
 
-@with_options(FIELDS)
 def ovq_attention(
     q: Tensor,
     k: Tensor,
     v: Tensor,
     beta: Beta,
     *,
+    chunk: Optional[int] = None,
+    centroids: Optional[int] = None,
+    growth: Optional[str] = None,
+    total_tokens: Optional[int] = None,
+    new_centroids: Optional[str] = None,
+    rate: Optional[float] = None,
+    rope_base: Optional[float] = None,
+    normalize: Optional[bool] = None,
+    rope: Optional[bool] = None,
+    seed: Optional[int] = None,
+    value_norms: Optional[bool] = None,
     weights: Optional[Tensor] = None,
     cu_seqlens: Optional[Tensor] = None,
     state: Optional[States] = None,
     return_state: bool = False,
     state_dtype: Optional[torch.dtype] = None,
     backend: Optional[str] = None,
-    **options: Any,
+    trial: str = "none",
 ) -> Union[Tensor, Tuple[Tensor, States]]:
     """Attention to a dictionary learned while the sequence streams by, and to the current chunk as it is.
 
@@ -38,7 +50,17 @@ def ovq_attention(
         q: [B, T, Hq, dk]; k: [B, T, Hkv, dk]; v: [B, T, Hkv, dv]. Hq is a multiple of Hkv. One floating dtype.
         beta: factor of the logits, a number or a tensor [Hq], within -1e35 and 1e35. beta q . k must be finite in float32
             (below 3e38), and so must sums of v; what overflows gives NaN.
-        {options}
+        chunk (128): tokens between writes to the dictionary.
+        centroids (2048): most centroids per kv head.
+        growth ('plateau'): how their number follows the position: "plateau", "linear", "all", "square-root".
+        total_tokens (0): length at which linear growth reaches `centroids`.
+        new_centroids ('spread'): which keys found centroids: "spread", "random".
+        rate: constant learning rate, in (0, 1]; without one centroids are running means.
+        rope_base (10000.0): base of the rotary positions.
+        normalize (False): rescale the key centroids to unit norm after each write.
+        rope (False): rotary positions in a window of two chunks; the head dim must be even.
+        seed (0): of random new centroids.
+        value_norms (False): values of centroids are as long as those of their tokens are on average.
         weights: [B, T, Hkv], positive, at most 1e30: how much each token weighs as a data point (1: as without weights).
             Counts are then sums of weights and centroids weighted means; differentiable. Not with a constant rate. A
             state made with weights goes on with weights.
@@ -50,12 +72,25 @@ def ovq_attention(
             A state that is continued keeps its dtype.
         backend: "fused", "composed" (of torch calls) or "auto", fused where there are kernels. The environment variable
             OVQ_FORCE_REFERENCE=1 makes composed the default.
+        trial ("none"): a variation that is not in the paper and has no kernel: "two-nearest", "log-size".
 
     Returns:
         o [B, T, Hq, dv] in q's dtype, or (o, state) with return_state; with cu_seqlens, state is a list.
     """
-    check_names(ovq_attention, options)
-    given = {name: value for name, value in options.items() if value is not None}
+    values = (
+        chunk,
+        centroids,
+        growth,
+        total_tokens,
+        new_centroids,
+        rate,
+        rope_base,
+        normalize,
+        rope,
+        seed,
+        value_norms,
+    )
+    given = {name: value for name, value in zip(OPTIONS, values) if value is not None}
     inputs = (q, k, v, _beta_tensor("ovq_attention", beta))
     dtype = dtype_name("ovq_attention", "state_dtype", state_dtype or torch.float32)
     if state is not None:
@@ -74,8 +109,8 @@ def ovq_attention(
             op="ovq_attention",
         )
     else:
-        arguments = [given.get(field.name, field.default) for field in FIELDS]
-        arguments += [cu_seqlens, weights, backend]
+        arguments = [given.get(name, default) for name, default in OPTIONS.items()]
+        arguments += [cu_seqlens, weights, backend, trial]
         if not return_state:
             if state_dtype is not None:
                 raise ValueError("[ovq_attention] state_dtype is given; there is no state without return_state")

@@ -1,4 +1,4 @@
-"""What State, MixerState and ModelState have in common."""
+"""What State and ModelState have in common."""
 
 import os
 from typing import Any, Dict, Type, TypeVar, Union

@@ -12,9 +12,9 @@ packed along time with B = 1, and states have one row per sequence in place of o
 from typing import Optional, Tuple, Union
 
 from torch import Tensor
-from torch.nn import functional
 
 from ._library import call
+from .pointwise import silu
 
 OutputAndState = Union[Tensor, Tuple[Tensor, Tensor]]
 
@@ -188,7 +188,7 @@ def short_convolution(
         cu_seqlens,
         op="short_convolution",
     )
-    y = functional.silu(y) if activation == "silu" else y
+    y = silu(y) if activation == "silu" else y
     return (y, state) if return_state else y
 
 

@@ -8,9 +8,22 @@ import torch
 from torch import Tensor
 
 from .memory import Memory, Path, allow_loading, existing
-from .options import fields_of
 
-FIELDS = fields_of(torch.ops.ovq.ovq_options())
+OPTIONS: Dict[str, Any] = {
+    "chunk": 128,
+    "centroids": 2048,
+    "growth": "plateau",
+    "total_tokens": 0,
+    "new_centroids": "spread",
+    "rate": None,
+    "rope_base": 10000.0,
+    "normalize": False,
+    "rope": False,
+    "seed": 0,
+    "value_norms": False,
+}
+"""What a dictionary is made with, in the order of the op's arguments, and their defaults."""
+
 STORED_AS = {torch.float32: "float32", torch.bfloat16: "bfloat16"}
 
 
@@ -92,7 +105,7 @@ class State(Memory):
     def options(self) -> Dict[str, Any]:
         """What it was made with, by the names of `ovq_attention`'s keywords."""
         values = json.loads(self._handle.options())
-        return {field.name: field.from_json(values[field.name]) for field in FIELDS}
+        return {name: None if name == "rate" and not values[name] else values[name] for name in OPTIONS}
 
     def detach(self) -> "State":
         """The same contents outside of the autograd graph; memory is shared until a step changes one of them."""
@@ -118,11 +131,20 @@ class State(Memory):
         name = existing(path)
         return State._from("load_state", name, prefix=f"{name}: ")
 
-    def __reduce__(self) -> Tuple[Any, Tuple[Tensor]]:
+    def to_bytes(self) -> Tensor:
+        """What a file of it holds, [bytes] uint8; TypeError if it is not of the fused kernels."""
         if not self.fused:
             where = f"{self.keys.device} as {self.keys.dtype}"
             raise TypeError(f"cannot pickle a State that lives on {where}; only those of the fused kernels")
-        return _from_bytes, (self._handle.to_bytes(),)
+        return self._handle.to_bytes()
+
+    @staticmethod
+    def from_bytes(data: Tensor) -> "State":
+        """From what `to_bytes` gave; ValueError if it is something else or damaged."""
+        return State._from("state_from_bytes", data)
+
+    def __reduce__(self) -> Tuple[Any, Tuple[Tensor]]:
+        return _from_bytes, (self.to_bytes(),)
 
     def __repr__(self) -> str:
         batch, heads, size, dim = self.keys.shape
@@ -133,7 +155,7 @@ class State(Memory):
 
 
 def _from_bytes(data: Tensor) -> State:
-    return State._from("state_from_bytes", data)
+    return State.from_bytes(data)
 
 
 allow_loading(_from_bytes)

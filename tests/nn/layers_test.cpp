@@ -1,6 +1,5 @@
 #include "ovq/nn/cache.h"
 #include "ovq/nn/parameters.h"
-#include "ovq/nn/replaced.h"
 #include "ovq/nn/rms_norm.h"
 #include "ovq/nn/short_convolution.h"
 #include "tests/ops/tensor_checks.h"
@@ -14,25 +13,11 @@ TEST(RmsNormLayer, StartsWithoutAWeight) {
   EXPECT_TRUE(close(RMSNorm(16)->forward(at::full({2, 16}, 3.0f)), at::ones({2, 16}), 1e-6));
 }
 
-TEST(Replaced, StandsInWhileItIsGuarded) {
+TEST(Projection, RefusesAnotherDtype) {
   torch::manual_seed(5);
-  Projection projection = make_projection(4, 3), other = make_projection(4, 3);
-  const Tensor x = at::randn({2, 4}), plain = projection(x), replaced = at::randn({3, 4});
-  const Replaced tensors{.tensors = {{projection->weight.unsafeGetTensorImpl(), replaced}}};
-  const Replaced parts{
-      .parts = {{projection.get(), [](const Tensor& in, const Tensor&, const auto&) { return 2 * in; }}}};
-  {
-    const ReplacedGuard guard(&tensors);
-    EXPECT_TRUE(close(projection(x), at::linear(x, replaced), 1e-6));
-    EXPECT_TRUE(at::equal(other(x), at::linear(x, other->weight)));
-    {
-      const ReplacedGuard inner(&parts);
-      EXPECT_TRUE(at::equal(projection(x), 2 * x));
-    }
-    const ReplacedGuard none(nullptr);
-    EXPECT_TRUE(at::equal(projection(x), plain));
-  }
-  EXPECT_TRUE(at::equal(projection(x), plain));
+  Projection projection = make_projection(4, 3);
+  const Tensor x = at::randn({2, 4});
+  EXPECT_TRUE(close(projection(x), at::linear(x, projection->weight), 1e-6));
   EXPECT_THROW(projection(x.to(at::kDouble)), c10::TypeError);
 }
 

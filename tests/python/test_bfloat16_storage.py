@@ -37,15 +37,16 @@ def test_weights_are_rounded(name, tmp_path):
     assert list(model.generate([1, 2, 3], tokens=5, stream=True)) == model.generate([1, 2, 3], tokens=5)
 
 
-def test_replaced_parameters_are_rounded_too():
+def test_replaced_parameters_are_refused():
     model = make()
     part = model.get_submodule("layers.0.mixer.q_proj")
-    part.weight = torch.nn.Parameter(torch.randn_like(part.weight), requires_grad=False)
-    names, expected = [name for name, _ in model.named_parameters()], part.weight.bfloat16()
-    model.bfloat16_weights()
-    assert torch.equal(part.weight, expected) and part.weight.dtype == torch.bfloat16 and not part.weight.requires_grad
-    assert [name for name, _ in model.named_parameters()] == names and model._unchanged()
-    held = [*model.parameters(), *model.buffers()]
+    own, part.weight = part.weight, torch.nn.Parameter(torch.randn_like(part.weight))
+    for call in (model.bfloat16_weights, lambda: model(make_tokens()), lambda: model.generate([1, 2])):
+        with pytest.raises(TypeError, match=r"\[model\] layers.0.mixer.q_proj.weight was replaced; .* use ovq.CausalLM"):
+            call()
+    part.weight = own
+    held = [*model.bfloat16_weights().parameters(), *model.buffers()]
+    assert part.weight.dtype == torch.bfloat16
     assert model.weight_bytes == sum(x.numel() * x.element_size() for x in held)
 
 

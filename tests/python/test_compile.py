@@ -5,6 +5,7 @@ import shutil
 import pytest
 import torch
 from common import assert_near
+from test_mixers import DIM, MIXERS, make, make_input
 
 import ovq
 
@@ -279,6 +280,87 @@ def test_export():
     for length in (40, 57, 130):
         x = rand(2, length, 32, seed=length)
         assert torch.equal(dynamic(x), network(x))
+
+
+def layer_of(name):
+    """Codebooks learn in eager mode: VQ-attention is compiled outside of training."""
+    return make(name).train(not name.startswith("vq"))
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
+@pytest.mark.parametrize("name", MIXERS)
+def test_layers(name, backend):
+    if backend == "inductor" and shutil.which("g++") is None:
+        pytest.skip("inductor needs a compiler")
+    layer = layer_of(name)
+    compiled = torch.compile(layer, backend=backend, fullgraph=True)
+
+    def step(network, x):
+        x = x.clone().requires_grad_()
+        y = network(x)
+        gradients = torch.autograd.grad(y.square().sum(), [x, *layer.parameters()], allow_unused=True)
+        return (y, *(torch.zeros(()) if g is None else g for g in gradients))
+
+    for time in (23, 31, 7):
+        x = rand(2, time, DIM, seed=time)
+        actual, expected = step(compiled, x), step(layer, x)
+        for a, e in zip(actual, expected):
+            if name.startswith("vq") and a.shape != e.shape:  # zeros where eager mode has none
+                a = a.sum()
+            assert_near(a, e, 1e-4)
+        with torch.no_grad():
+            assert_near(compiled(x), layer(x), 1e-4)
+
+
+@pytest.mark.parametrize("name", MIXERS)
+def test_layers_have_no_graph_break(name):
+    explained = torch._dynamo.explain(layer_of(name))(make_input())
+    assert explained.graph_break_count == 0 and explained.graph_count == 1
+
+
+@pytest.mark.parametrize("name", [name for name in MIXERS if name != "vq ema"])  # whose form is a loop over sequences
+def test_layers_with_packed_sequences(name):
+    layer, x, offsets = layer_of(name), make_input(1), torch.tensor([0, 5, 5, 14, 23])
+    compiled = torch.compile(layer, backend="aot_eager", fullgraph=True)
+    assert_near(compiled(x, cu_seqlens=offsets), layer(x, cu_seqlens=offsets), 1e-5)
+
+
+@pytest.mark.parametrize("name", ["vq", "vq ema"])
+def test_training_of_codebooks_around_compiled_code(name):
+    results = []
+    for compiled in (False, True):
+        layer = make(name).train()
+        network = torch.compile(layer, backend="aot_eager") if compiled else layer
+        for step in range(3):
+            layer.begin_step(step, 1)
+            y = network(rand(2, 20, DIM, seed=step))
+            y.square().sum().backward()
+        layer.end_step()
+        results.append([y, *layer.state_dict().values(), *(p.grad for p in layer.parameters() if p.grad is not None)])
+    for a, e in zip(*results):
+        assert_near(a, e, 1e-5)
+
+
+@pytest.mark.parametrize("preset", ["tiny/sw-ovq", "tiny/gdn", "tiny/mamba2", "tiny/mesa-net"])
+def test_language_model(preset):
+    torch.manual_seed(0)
+    network = ovq.CausalLM.preset(preset, vocab_size=50, num_hidden_layers=2)
+    compiled = torch.compile(network, backend="aot_eager", fullgraph=True)
+    for time in (40, 57):
+        tokens = torch.randint(50, (2, time), generator=torch.Generator().manual_seed(time))
+        found = []
+        for model in (compiled, network):
+            loss = torch.nn.functional.cross_entropy(model(tokens).flatten(0, 1), tokens.flatten())
+            found.append((loss, *torch.autograd.grad(loss, list(network.parameters()))))
+        for a, e in zip(*found):
+            assert_near(a, e, 1e-5)
+
+
+@pytest.mark.parametrize("name", ["attention", "ovq", "gdn", "mamba2", "mesa", "linear"])
+def test_export_of_layers(name):
+    layer, x = make(name).eval(), make_input()
+    program = torch.export.export(layer, (x,))
+    assert_near(program.module()(x), layer(x), 1e-5)
 
 
 def test_functional_call():

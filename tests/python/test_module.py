@@ -26,7 +26,7 @@ def test_forward_state_and_step():
 
 def test_defaults_are_those_of_the_op():
     options = ovq.OVQAttention(32, 4).options
-    assert all(options[field.name] == field.default for field in ovq.state.FIELDS)
+    assert all(options[name] == default for name, default in ovq.state.OPTIONS.items())
 
 
 def test_parameters_and_gradients():

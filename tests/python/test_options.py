@@ -1,4 +1,4 @@
-"""An option is written down once, in C++, and is everywhere: one of them from end to end."""
+"""Options are the same in C++, in configurations, in the program, in signatures and in docstrings."""
 
 import inspect
 import json
@@ -23,21 +23,52 @@ def run_program(*arguments):
     return subprocess.run([PROGRAM, *arguments], check=True, capture_output=True, text=True).stdout
 
 
-def test_it_is_spelled_once():
-    spelled = []
-    for folder in ("ovq", "cli", "bench", "python"):
-        for path in sorted((ROOT / folder).rglob("*")):
-            if path.suffix in (".h", ".cpp", ".py"):
-                spelled += [path.name] * len(re.findall(rf"""["']{NAME}["']""", path.read_text()))
-    assert spelled == ["ovq_options.h"]
+def fields_of(description):
+    return {field["name"]: field for field in json.loads(description)}
+
+
+def default_of(field):
+    """As Python has it: None where a zero stands for something else."""
+    return None if "zero" in field or field["type"] == "optional number" else field["default"]
+
+
+@pytest.mark.parametrize("kind", ovq.layers.MIXERS)
+def test_signatures_and_docstrings_of_layers(kind):
+    fields, layer = fields_of(torch.ops.ovq.mixer_options(kind)), ovq.layers.MIXERS[kind]
+    own = inspect.signature(layer).parameters
+    assert list(own)[0] == "dim" and set(own) - {"dim", "device", "dtype"} == set(fields)
+    for name, field in fields.items():
+        default = own[name].default
+        if default is inspect.Parameter.empty:
+            assert name == "heads"
+        else:
+            assert default == default_of(field) and type(default) is type(default_of(field)), name
+        shown = "" if default in (None, inspect.Parameter.empty) else rf" \({re.escape(repr(default))}\)"
+        assert re.search(rf"^ +{name}{shown}: ", layer.__doc__, re.M), name
+        for value in field.get("values", ()):
+            assert f'"{value}"' in layer.__doc__, (name, value)
+
+
+def test_signatures_and_docstrings_of_functions():
+    fields = fields_of(torch.ops.ovq.ovq_options())
+    assert {name: default_of(field) for name, field in fields.items()} == ovq.state.OPTIONS
+    assert list(fields) == list(ovq.state.OPTIONS)
+    own = inspect.signature(ovq.ovq_attention).parameters
+    assert [name for name in own if name in fields] == list(fields)
+    for name, field in fields.items():
+        shown = "" if default_of(field) is None else rf" \({re.escape(repr(default_of(field)))}\)"
+        assert re.search(rf"^ +{name}{shown}: ", ovq.ovq_attention.__doc__, re.M), name
+    generate = inspect.signature(ovq.LanguageModel.generate).parameters
+    for name, field in fields_of(torch.ops.ovq.generate_options()).items():
+        assert generate[name].default == default_of(field), name
 
 
 def test_config_json(tmp_path):
     options = {"mixers": {"ovq": {NAME: True}}}
-    assert ovq.Mixer("ovq", 8, heads=1, **options["mixers"]["ovq"]).config[NAME] is True
-    assert ovq.Mixer("ovq", 8, heads=1).config[NAME] is False
+    assert ovq.make_mixer("ovq", 8, heads=1, **options["mixers"]["ovq"]).config[NAME] is True
+    assert ovq.make_mixer("ovq", 8, heads=1).config[NAME] is False
     with pytest.raises(ValueError, match=f"{NAME} is 3; must be true or false"):
-        ovq.Mixer("ovq", 8, heads=1, **{NAME: 3})
+        ovq.make_mixer("ovq", 8, heads=1, **{NAME: 3})
     model = ovq.LanguageModel.preset("tiny/sw-ovq")
     config = model.config
     config["mixers"]["ovq"][NAME] = True

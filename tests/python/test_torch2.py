@@ -78,10 +78,34 @@ class Block(torch.nn.Module):
         return x + self.out(ovq.ovq_attention(q, k, v, 2.0, chunk=4, centroids=8).flatten(2))
 
 
-def trained(wrap, rank, ranks):
+class Layers(torch.nn.Sequential):
+    """One of each layer that has no codebook."""
+
+    def __init__(self):
+        super().__init__(
+            ovq.Attention(16, 2, window=5, rope=True),
+            ovq.OVQAttention(16, 2, chunk=4, centroids=8, weighted_writes=True, convolution=True),
+            ovq.GatedDeltaNet(16, 2, key_dim=4, value_dim=4),
+            ovq.Mamba2(16, head_dim=8),
+            ovq.MesaNet(16, 2, key_dim=4, value_dim=4),
+            ovq.LinearAttention(16, 2, key_dim=4, value_dim=4),
+        )
+
+    def forward(self, x):
+        for layer in self:
+            x = x + layer(x)
+        return x
+
+
+class Blocks(torch.nn.Sequential):
+    def __init__(self):
+        super().__init__(Block(), Block())
+
+
+def trained(make, wrap, rank, ranks):
     """Weights after three steps on this rank's rows of every batch."""
     torch.manual_seed(0)
-    model = wrap(torch.nn.Sequential(Block(), Block()))
+    model = wrap(make())
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     for step in range(3):
         x = torch.randn(4, 12, 16, generator=torch.Generator().manual_seed(step))[rank::ranks]
@@ -105,10 +129,10 @@ def sharded(model):
     return fully_shard(model, mesh=mesh)
 
 
-def work(rank, wrap, directory):
+def work(rank, make, wrap, directory):
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{directory}/store", rank=rank, world_size=2)
-    model = trained(wrap, rank, 2)
+    model = trained(make, wrap, rank, 2)
     weights = {
         name.removeprefix("module."): (x.full_tensor() if hasattr(x, "full_tensor") else x).detach()
         for name, x in model.state_dict().items()
@@ -119,9 +143,10 @@ def work(rank, wrap, directory):
 
 # torch 2.6 has no fully_shard on the CPU: its streams lack record_event.
 @pytest.mark.parametrize("wrap", [replicated, sharded] if VERSION > (2, 6) else [replicated])
-def test_two_processes_train_as_one(wrap, tmp_path):
-    mp.spawn(work, (wrap, str(tmp_path)), nprocs=2)
-    one = trained(lambda model: model, 0, 1).state_dict()
+@pytest.mark.parametrize("make", [Blocks, Layers])
+def test_two_processes_train_as_one(make, wrap, tmp_path):
+    mp.spawn(work, (make, wrap, str(tmp_path)), nprocs=2)
+    one = trained(make, lambda model: model, 0, 1).state_dict()
     for rank in range(2):
         weights = torch.load(tmp_path / f"weights-{rank}", weights_only=True)
         for name, expected in one.items():
