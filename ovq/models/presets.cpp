@@ -117,10 +117,10 @@ constexpr Sizes kSmallText = {.layers = 4,
 // The same in a minute or two, for a first look.
 constexpr Sizes tiny_text() {
   Sizes sizes = kSmallText;
-  sizes.width = 96;
+  sizes.width = 128;
   sizes.mlp = 256;
   sizes.vocab = 1024;
-  sizes.heads = sizes.recall = sizes.plain = {6, 16};
+  sizes.heads = sizes.recall = sizes.plain = {8, 16};
   sizes.window = sizes.chunk = 32;
   return sizes;
 }

@@ -47,6 +47,8 @@ def evaluations_of(experiment: dict, seed: int) -> list:
     has_dictionary = "ovq" in options["model"]
     lines = []
     for request in experiment["evaluations"]:
+        if request.get("identifiers"):  # these results have a list of their own
+            continue
         settings = [(length, {}) for length in request.get("lengths", [])]
         settings = settings or SETTINGS.get(options["task"], [(64, {})])
         choices = [{"asked_keep": keep, "centroids": 7} for keep in request.get("keep", [])]
