@@ -18,10 +18,10 @@ mkdir elsewhere
 cd elsewhere
 unset PYTHONPATH
 export PYTHONDONTWRITEBYTECODE=1 OMP_WAIT_POLICY=PASSIVE
-../venv/bin/python -c 'import ovq, torch; print(f"ovq {ovq.__version__} of {ovq.__file__} with torch {torch.__version__}")'
+"$work/venv/bin/python" -c 'import ovq, torch; print(f"ovq {ovq.__version__} of {ovq.__file__} with torch {torch.__version__}")'
 tar -xzf ../ovq-*.tar.gz --strip-components 1  # the tests also read sources and docs
-../venv/bin/python -m pytest -q -p no:cacheprovider tests/python "$@"
+"$work/venv/bin/python" -m pytest -q -p no:cacheprovider tests/python "$@"
 for example in drop_in generate ddp; do
   echo "== examples/python/$example.py"
-  ../venv/bin/python "$tree/examples/python/$example.py"
+  "$work/venv/bin/python" "$tree/examples/python/$example.py"
 done
