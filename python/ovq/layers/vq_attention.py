@@ -168,6 +168,8 @@ class VQAttention(AttentionHeads):
 
     def _training_keys(self, k: Tensor) -> Tensor:
         """The keys [B, T, Hkv, D] as training sees them; notes them for the step's end."""
+        if _compiling():
+            raise RuntimeError("[vq] training notes its keys, which compiled code cannot; leave this layer uncompiled")
         # A forward inside of backward is one that has been: activation checkpointing computes it again.
         again = torch.ops.ovq.inside_backward()
         keys = 0 if k.is_meta else torch.ops.ovq.fingerprint(k)
