@@ -273,11 +273,11 @@ void define_generation(torch::Library& library, torch::class_<ModelHandle>& mode
            })
       // -1 after the last one
       .def("next_token",
-           [](const Model& self, const GenerationPtr& generation) {
+           [](const Model&, const GenerationPtr& generation) {
              return with_value_errors([&] { return generation->generation.next().value_or(-1); });
            })
       .def("settle",
-           [](const Model& self, const GenerationPtr& generation) { with_value_errors([&] { generation->settle(); }); })
+           [](const Model&, const GenerationPtr& generation) { with_value_errors([&] { generation->settle(); }); })
       .def("has_tokenizer", [](const Model& self) { return self->tokenizer != nullptr; })
       .def("set_tokenizer",
            [](const Model& self, const std::string& name) {
