@@ -39,7 +39,7 @@ train() {
   else
     "$ovq" train --task text --scale tiny --model "tiny/text-$1" --lengths 1024 --steps 240 --warmup 24 \
       --tokens-per-step 8192 --eval-every 0 --seed "$seed" --task-options "$files" --out "$out" --threads 1
-  fi 2>&1 | awk -v name="$1" '/^step/ { if (++steps % 5) next } { printf "%-8s%s\n", name, $0; fflush() }'
+  fi 2>&1 | sed -u "s/^/$(printf '%-9s' "$1")/"
 }
 children=()
 for model in $models; do
