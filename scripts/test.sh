@@ -16,7 +16,11 @@ scripts/setup.sh
 jobs=$(nproc)
 
 step "format"
-git ls-files -z --cached --others --exclude-standard -- '*.h' '*.cpp' | xargs -0 clang-format --dry-run --Werror
+if [[ $(clang-format --version) != *"version 14."* ]]; then
+  echo "not checked: releases of clang-format differ, and the sources have the format of version 14"
+else
+  git ls-files -z --cached --others --exclude-standard -- '*.h' '*.cpp' | xargs -0 clang-format --dry-run --Werror
+fi
 
 step "release"
 build release
