@@ -35,4 +35,5 @@ add_test(NAME includes_point_down
   COMMAND /usr/bin/python3 ${CMAKE_CURRENT_LIST_DIR}/includes_point_down.py ${PROJECT_SOURCE_DIR})
 set_tests_properties(includes_point_down PROPERTIES ENVIRONMENT PYTHONDONTWRITEBYTECODE=1)
 add_test(NAME markdown COMMAND /usr/bin/python3 ${CMAKE_CURRENT_LIST_DIR}/markdown.py ${PROJECT_SOURCE_DIR})
-set_tests_properties(markdown PROPERTIES ENVIRONMENT PYTHONDONTWRITEBYTECODE=1)
+add_test(NAME docs.api COMMAND /usr/bin/python3 ${PROJECT_SOURCE_DIR}/scripts/api-reference.py --check)
+set_tests_properties(markdown docs.api PROPERTIES ENVIRONMENT PYTHONDONTWRITEBYTECODE=1)

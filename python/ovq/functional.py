@@ -1,6 +1,6 @@
-"""The ops as functions. Layout [batch, time, heads, dim], any strides; no copy while the last one is 1.
+"""The ops as functions. Layout [batch, time, heads, dim], any strides; no copy while the last dimension is contiguous.
 
-Options of `ovq_attention` that are None have the default in parentheses, or are those of the state it continues.
+An option of `ovq_attention` that is None has the default in parentheses, or is that of the state it continues.
 """
 
 import struct

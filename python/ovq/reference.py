@@ -196,10 +196,16 @@ def random_ranks(seed: int, heads: int, chunk_index: int, count: int) -> List[Li
 def gated_delta_rule(
     q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, state: Optional[Tensor] = None, chunk: int = 64
 ) -> Tuple[Tensor, Tensor]:
-    """S' = e^g S;  S = S' + k beta (v - S'^T k)^T;  o = dk^(-1/2) S^T q. (o, S), by chunks:
+    """The gated delta rule: o and the last S.
 
-    with G the sums of g in the chunk and L_ij = e^(G_i - G_j) for i >= j, the strictly lower A = beta (K K^T . L) gives
-    V' = (I + A)^(-1) (beta V - beta e^G K S);  O = e^G Q S + (Q K^T . L) V';  S <- e^(G_C) S + K^T (e^(G_C - G) V')
+        S' = e^g S;  S = S' + k beta (v - S'^T k)^T;  o = dk^(-1/2) S^T q
+
+    By chunks, with G the sums of g in the chunk, L_ij = e^(G_i - G_j) for i >= j, and A = beta (K K^T . L) below the
+    diagonal:
+
+        V' = (I + A)^(-1) (beta V - beta e^G K S)
+        O = dk^(-1/2) (e^G Q S + (Q K^T . L) V')
+        S <- e^(G_C) S + K^T (e^(G_C - G) V')
     """
     dtype, (q, k, v, g, beta) = q.dtype, wide(q, k, v, g, beta)
     s = zeros_state(q, v.shape[3]) if state is None else state
@@ -225,7 +231,14 @@ def linear_attention(
     state: Optional[Tensor] = None,
     chunk: int = 64,
 ) -> Tuple[Tensor, Tensor]:
-    """S = e^g S + k v^T;  o = scale S^T q. (o, S), by chunks: O = e^G Q S + (Q K^T . L) V."""
+    """Linear attention: o and the last S.
+
+        S = e^g S + k v^T;  o = scale S^T q
+
+    By chunks, with G and L as in gated_delta_rule:
+
+        O = scale (e^G Q S + (Q K^T . L) V);  S <- e^(G_C) S + K^T (e^(G_C - G) V)
+    """
     dtype, (q, k, v) = q.dtype, wide(q, k, v)
     g = torch.zeros_like(q[..., 0]) if g is None else wide(g)[0]
     s = zeros_state(q, v.shape[3]) if state is None else state
@@ -247,7 +260,12 @@ def ssd(
     state: Optional[Tensor] = None,
     chunk: int = 64,
 ) -> Tuple[Tensor, Tensor]:
-    """S = e^(dt a) S + dt b x^T;  o = S^T c + d x. (o, S): linear attention with q = c, k = b, v = dt x, g = dt a."""
+    """The recurrence of Mamba-2: o and the last S.
+
+        S = e^(dt a) S + dt b x^T;  o = S^T c + d x
+
+    This is linear attention with q = c, k = b, v = dt x and g = dt a.
+    """
     group = x.shape[2] // b.shape[2]
     b, c = (y.repeat_interleave(group, 2) for y in (b, c))
     o, s = linear_attention(c, b, wide(dt)[0].unsqueeze(-1) * wide(x)[0], dt * a, scale=1.0, state=state, chunk=chunk)
@@ -265,8 +283,12 @@ def mesa(
     state: Optional[Tensor] = None,
     chunk: int = 64,
 ) -> Tuple[Tensor, Tensor]:
-    """H = e^g H + beta k k^T;  G = e^g G + beta k v^T;  o = G^T (H + diag(lambda_))^(-1) q. (o, [H | G]), with exact
-    solves: by chunks, H of every token is made of that before the chunk and the keys since."""
+    """The recurrence of MesaNet: o and the last [H | G].
+
+        H = e^g H + beta k k^T;  G = e^g G + beta k v^T;  o = G^T (H + diag(lambda_))^(-1) q
+
+    By chunks, with exact solves: H of each token is that before the chunk, decayed, and the keys since.
+    """
     dtype, (q, k, v, g, beta, lambda_) = q.dtype, wide(q, k, v, g, beta, lambda_)
     dim = q.shape[3]
     s = zeros_state(q, dim + v.shape[3]) if state is None else state
@@ -294,11 +316,13 @@ def short_convolution(
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float = 1e-6, groups: int = 1) -> Tensor:
+    """x / rms(x) * weight over the last dimension, rms(x)^2 = mean(x^2) + eps, for each of `groups` parts by itself."""
     parts = x.unflatten(-1, (groups, -1))
     return (parts * (parts.square().mean(-1, True) + eps).rsqrt()).flatten(-2) * weight
 
 
 def l2_norm(x: Tensor, eps: float = 1e-6) -> Tensor:
+    """x (sum(x^2) + eps)^(-1/2) over the last dimension."""
     return x * (x.square().sum(-1, True) + eps).rsqrt()
 
 

@@ -244,7 +244,7 @@ def vector_quantize(
 ) -> Tuple[Tensor, Tensor]:
     """Replaces each vector by the codeword c of its head with the largest z . c + bonus: without bonus the nearest.
 
-    gradient is how gradients pass:
+    `gradient` selects how gradients pass:
         "straight_through": z_q = c; z gets the gradient of z_q, the codewords none
         "diveq" (arXiv 2509.26469): z_q = z + |c - z| u, u = stop[(w + c - z) / |w + c - z|], w ~ N(0, noise^2 I)
         "sf_diveq": the same towards both ends of the nearest one of the points (1 - l_j) c_j + l_j c_(j+1), l_j ~ U(0, 1)

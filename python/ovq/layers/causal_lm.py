@@ -152,7 +152,7 @@ class CausalLM(nn.Module):
         return self.head(self.norm(x))
 
     def new_state(self, dtype: torch.dtype = torch.float32) -> LayerStates:
-        """Those of an empty context."""
+        """The states of an empty context, one for each layer."""
         return [MixerState(dtype) for _ in self.layers]
 
     def begin_step(self, step: int, seed: int) -> None:
@@ -186,11 +186,12 @@ class CausalLM(nn.Module):
 
     @torch.no_grad()
     def reset_parameters(self) -> None:
-        """Matrices of projections and embeddings as config's initializer says; what else a mixer has it starts itself.
+        """Starts projections and embeddings as the config's initializer says. All else keeps the values it was made with.
 
-        normal   every weight N(0, initializer_range^2)
-        fan_in   weights N(0, 1 / fan_in), embeddings N(0, 1), residual outputs divided by sqrt(2 layers)
-        copying  as fan_in, but what writes starts as the transpose of what reads: a layer then copies what it attends to
+            normal   every weight N(0, initializer_range^2)
+            fan_in   weights N(0, 1 / fan_in), embeddings N(0, 1), residual outputs divided by sqrt(2 layers)
+            copying  as fan_in, but what writes starts as the transpose of what reads: a layer then copies what it
+                     attends to
         """
         fan_in = self.config["initializer"] != "normal"
         spread = self.config["initializer_range"]

@@ -69,11 +69,12 @@ class Mixer(nn.Module):
     def mix(self, x: Tensor, state: Optional[MixerState], cu_seqlens: Optional[Tensor], in_place: bool = False) -> Any:
         """What `output` makes y of; `state` (None: not asked for) becomes that after x, its tensors replaced.
 
-        in_place: the dictionary of the state may be written to. Never both a state and cu_seqlens.
+        With `in_place` the dictionary of the state may be written to. Never both a state and cu_seqlens.
         """
         raise NotImplementedError
 
     def output(self, mixed: Any) -> Tensor:
+        """y [B, T, dim] of what `mix` returned."""
         raise NotImplementedError
 
     def layout(self) -> str:

@@ -16,6 +16,7 @@ MIXERS: Dict[str, Type[Mixer]] = {
     mixer.kind: mixer
     for mixer in (Attention, OVQAttention, VQAttention, GatedDeltaNet, Mamba2, MesaNet, LinearAttention)
 }
+"""The classes of the mixers by their names in configurations."""
 
 
 def make_mixer(type: str, dim: int, **options: Any) -> Mixer:

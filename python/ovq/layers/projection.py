@@ -30,7 +30,7 @@ class Projection(nn.Linear):
 
 
 class TokenEmbedding(nn.Embedding):
-    """Tokens [...], int64 or int32 -> [..., width]."""
+    """A torch.nn.Embedding: tokens [...], int64 or int32 -> [..., width]."""
 
     def forward(self, tokens: Tensor) -> Tensor:
         check_device("model", "tokens", tokens, self.weight)

@@ -19,7 +19,7 @@ class ShortConvolution(nn.Module):
         self.bias = nn.Parameter(torch.zeros(channels)) if bias else None
 
     def forward(self, x: Tensor, before: Optional[Tensor] = None, cu_seqlens: Optional[Tensor] = None) -> Tensor:
-        """before: the inputs before x, [B, width - 1, C]; cu_seqlens: sequences packed along time."""
+        """`before` has the inputs before x, [B, width - 1, C]; with `cu_seqlens` sequences are packed along time."""
         return short_convolution(
             x, self.weight, self.bias, activation=self.activation, initial_state=before, cu_seqlens=cu_seqlens
         )

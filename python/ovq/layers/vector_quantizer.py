@@ -22,6 +22,8 @@ GRADIENTS = {"ema": "straight_through", "diveq": "diveq", "sf-diveq": "sf_diveq"
 
 
 class VectorQuantizer(nn.Module):
+    """A learned codebook of unit-norm codewords per head."""
+
     def __init__(
         self,
         heads: int,
