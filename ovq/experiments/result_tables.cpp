@@ -13,6 +13,7 @@
 
 #include "ovq/base/format.h"
 #include "ovq/base/json_fields.h"
+#include "ovq/tasks/registry.h"
 
 namespace ovq::experiments {
 namespace {
@@ -85,7 +86,7 @@ void add_result(std::vector<GroupTable>& tables, const ExperimentResult& result,
       tables, [&](const GroupTable& other) { return other.group == result.group && other.metric == result.metric; },
       GroupTable{.group = result.group, .shows = result.shows, .metric = result.metric});
   table.runs[result.name].push_back(&result);
-  if (result.options.task == "text") table.bin = result.options.task_options.value("bin", int64_t{0});
+  if (result.options.task == "text") table.bin = tasks::task_options("text", result.options.task_options).at("bin");
   const auto chosen = chosen_groups(result, groups);
   for (const json& evaluation : result.evaluations) {
     const RowKey key = key_of(result, evaluation);
@@ -262,10 +263,12 @@ double half_interval(const Statistic& found) {
   constexpr double kNormal = 1.960;
   if (found.runs < 2) return std::numeric_limits<double>::infinity();
   const double freedom = static_cast<double>(found.runs - 1);
-  // Beyond the table: the first term of the Cornish-Fisher expansion, off by at most 0.01.
-  const double point = found.runs - 1 <= static_cast<int64_t>(std::size(kPoints))
-                           ? kPoints[found.runs - 2]
-                           : kNormal + (kNormal * kNormal * kNormal + kNormal) / (4 * freedom);
+  // Beyond the table: two terms of the Cornish-Fisher expansion, off by less than 0.003.
+  const double point =
+      found.runs - 1 <= static_cast<int64_t>(std::size(kPoints))
+          ? kPoints[found.runs - 2]
+          : kNormal + (std::pow(kNormal, 3) + kNormal) / (4 * freedom) +
+                (5 * std::pow(kNormal, 5) + 16 * std::pow(kNormal, 3) + 3 * kNormal) / (96 * freedom * freedom);
   return point * found.deviation / std::sqrt(static_cast<double>(found.runs));
 }
 

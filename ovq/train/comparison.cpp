@@ -9,6 +9,7 @@
 #include "ovq/base/format.h"
 #include "ovq/base/json_fields.h"
 #include "ovq/base/table.h"
+#include "ovq/tasks/registry.h"
 #include "ovq/train/keep.h"
 
 namespace ovq::train {
@@ -78,7 +79,7 @@ json with_run(json result, const Run& run, const TrainingCost& cost) {
 PositionLoss position_loss(const Run& run, const json& result) {
   PositionLoss loss{.label = row_key(run, result).label,
                     .length = result.at("length"),
-                    .bin = run.options().task_options.value("bin", int64_t{0}),
+                    .bin = tasks::task_options("text", run.description().options).at("bin"),
                     .mean = number_or_nan(result.at("loss")),
                     .state_bytes = result.at("state_bytes")};
   for (const json& group : result.at("groups")) loss.losses.push_back(number_or_nan(group.at("loss")));
@@ -184,6 +185,10 @@ std::vector<PositionLoss> RunComparison::by_position() const {
     for (const PositionLoss& loss : run) {
       if (loss.length == longest) all.push_back(loss);
     }
+  }
+  for (const PositionLoss& loss : all) {
+    check(loss.bin == all.front().bin, "compare", loss.label, " has bins of ", loss.bin, " positions; must be ",
+          all.front().bin, " as in ", all.front().label);
   }
   return all;
 }

@@ -57,7 +57,7 @@ class RunComparison {
   const nlohmann::json& results() const { return results_; }  // all results, each with its run and the run's cost
 
   // All runs, at the longest length that every one of them was tested at; empty if there is no such length.
-  // std::invalid_argument if a run is not on text.
+  // std::invalid_argument if a run is not on text or has bins of another size.
   std::vector<PositionLoss> by_position() const;
 
   std::string to_text() const;

@@ -120,7 +120,8 @@ TEST(ExperimentSet, SaysWhatIsWrongWithAFile) {
   EXPECT_EQ(error([](json& group) { group["experiments"][1]["options"]["model"] = "sw-nop"; }),
             "pair/sw-nope: unknown model \"sw-nop\"; did you mean \"sw-nope\"?");
   EXPECT_EQ(error([](json& group) { group["options"]["seed"] = 3; }),
-            "pair/sw-ovq: [experiment] options.seed is given; an experiment trains from its seeds, for all its steps");
+            "pair/sw-ovq: [experiment] options.seed is given; leave it out: an experiment trains from its own "
+            "seeds, for all its steps");
   // The search.
   const json rates = {1e-3, 2e-3};
   EXPECT_EQ(error([](json& group) {

@@ -177,7 +177,7 @@ def test_mesa(time, chunk, dtype):
 
 
 @DTYPES
-@pytest.mark.parametrize("bias, before", itertools.product([False, True], repeat=2))
+@pytest.mark.parametrize("bias, before", list(itertools.product([False, True], repeat=2)))
 def test_short_convolution(dtype, bias, before):
     generator = torch.Generator().manual_seed(0)
 

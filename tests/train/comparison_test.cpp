@@ -89,6 +89,52 @@ TEST(RunComparison, ATableForEachTask) {
   ASSERT_EQ(prose.rows.size(), 1u);
   EXPECT_EQ(prose.rows[0].by_length.at(64), 2);  // the loss
   EXPECT_FALSE(prose.rows[0].keep);
+  EXPECT_THROW(comparison.by_position(), std::invalid_argument);  // recall has no positions
+}
+
+TEST(RunComparison, LossByPositionIsOfTheLongestCommonLength) {
+  const TemporaryDirectory directory;
+  RunOptions options = mini_run("text", "sw-nope");
+  options.task_options["train"] = "nowhere";
+  const train::Run a = train::Run::create(directory.path() / "a", options);
+  options.model = "gdn";
+  const train::Run b = train::Run::create(directory.path() / "b", options);
+  const auto with_bins = [](int64_t length, double loss) {
+    Result found{.length = length, .evaluation = ten_targets(length, 10)};
+    for (int64_t bin = 0; bin < length / 64; ++bin)
+      found.evaluation.groups[bin] = {.targets = 1, .loss_sum = loss + static_cast<double>(bin)};
+    return found;
+  };
+  for (const auto& [run, longest] : {std::pair(&a, 256), std::pair(&b, 128)}) {
+    run->store_result(with_bins(128, 1));
+    run->store_result(with_bins(longest, 2));
+  }
+  RunComparison comparison;
+  comparison.add(a, {});
+  comparison.add(b, {});
+  const std::vector<PositionLoss> losses = comparison.by_position();
+  ASSERT_EQ(losses.size(), 2u);
+  EXPECT_EQ(losses[0].length, 128);
+  EXPECT_EQ(losses[0].bin, 64);  // the scale's, which run.json does not have
+  EXPECT_EQ(losses[0].losses, (std::vector<double>{1, 2}));
+  EXPECT_EQ(losses[1].losses, (std::vector<double>{2, 3}));  // the later evaluation
+  EXPECT_NE(to_table(losses).find("64-127"), std::string::npos) << to_table(losses);
+}
+
+TEST(RunComparison, BinsOfDifferentSizesAreNotCompared) {
+  const TemporaryDirectory directory;
+  RunComparison comparison;
+  for (const int64_t bin : {32, 64}) {
+    RunOptions options = mini_run("text", "sw-nope");
+    options.task_options["train"] = "nowhere";
+    options.task_options["bin"] = bin;
+    const train::Run run = train::Run::create(directory.path() / std::to_string(bin), options);
+    Result found{.length = 64, .evaluation = ten_targets(64, 10)};
+    found.evaluation.groups[0] = {.targets = 1, .loss_sum = 1};
+    run.store_result(found);
+    comparison.add(run, {});
+  }
+  EXPECT_THROW(comparison.by_position(), std::invalid_argument);
 }
 
 }  // namespace

@@ -68,7 +68,7 @@ std::vector<Hostile> hostile_headers() {
       {R"({"a":{"dtype":"U8","shape":[4]}})", four, "lacks dtype, shape or data_offsets"},
       {R"({"a":{"dtype":"U8","data_offsets":[0,4]}})", four, "lacks dtype, shape or data_offsets"},
       {R"({"a":{"shape":[4],"data_offsets":[0,4]}})", four, "lacks dtype, shape or data_offsets"},
-      {R"({"a":{"dtype":"U8","dtype":"U8","shape":[4],"data_offsets":[0,4]}})", four, "there twice"},
+      {R"({"a":{"dtype":"U8","dtype":"U8","shape":[4],"data_offsets":[0,4]}})", four, "occurs twice"},
       {R"({"a":{"dtype":"U8","shape":[4],"data_offsets":[0,4],"extra":1}})", four, "the field \"extra\""},
       {R"({"a":{"dtype":"U8","shape":[4],"data_offsets":[0,4]},"a":{"dtype":"U8","shape":[4],"data_offsets":[4,8]}})",
        eight, "\"a\" occurs twice"},
