@@ -342,15 +342,19 @@ class LanguageModel(nn.Module):
             if isinstance(tensor, nn.Parameter):
                 tensor.requires_grad_(name not in state["frozen"])
         self.train(state["training"])
-        self._tokenizer = state["tokenizer"]
-        if self._tokenizer == b"":
+        self._restore_tokenizer(state["tokenizer"])
+
+    def _restore_tokenizer(self, content: Optional[bytes]) -> None:
+        """Sets the tokenizer that another model had as its `_tokenizer`."""
+        if content == b"":
             self._handle.set_tokenizer("bytes")
-        elif self._tokenizer:
+        elif content:
             with tempfile.TemporaryDirectory() as directory:
                 path = os.path.join(directory, "tokenizer.model")
                 with open(path, "wb") as file:
-                    file.write(self._tokenizer)
+                    file.write(content)
                 self._handle.set_tokenizer(path)
+        self._tokenizer = content
 
 
 def tokenizer_content(path: str) -> bytes:

@@ -101,6 +101,22 @@ def test_files(preset, tmp_path):
     engine.load_state_dict(torch.load(tmp_path / "weights"))
 
 
+def test_files_and_copies_keep_the_tokenizer(tmp_path):
+    _, engine = make_pair(vocab_size=256)
+    engine.set_tokenizer("bytes")
+    engine.save(tmp_path)
+    model = ovq.CausalLM.load(tmp_path)
+    for i, other in enumerate((model, copy.copy(model), copy.deepcopy(model), pickle.loads(pickle.dumps(model)))):
+        other.save(tmp_path / str(i))
+        for saved in (other.engine(), ovq.LanguageModel.load(tmp_path / str(i))):
+            assert saved.encode("whale") == engine.encode("whale")
+    model.save(tmp_path)  # where it came from
+    assert ovq.CausalLM.load(tmp_path).engine().encode("whale") == engine.encode("whale")
+    make_pair(vocab_size=256)[0].save(tmp_path)
+    with pytest.raises(ValueError, match="no tokenizer"):
+        ovq.LanguageModel.load(tmp_path).encode("whale")
+
+
 @pytest.mark.parametrize("initializer", ["normal", "fan_in", "copying"])
 def test_initializers(initializer):
     model, _ = make_pair("tiny/gdn-ovq", initializer=initializer, hidden_size=256, vocab_size=300)

@@ -56,6 +56,8 @@ class CausalLM(nn.Module):
         config: as config.json holds it; `CausalLM.preset(name)` has ready ones. Parameters start at random.
     """
 
+    _tokenizer: Optional[bytes] = None  # as the engine's: it stays with the weights in copies and files
+
     def __init__(self, config: Dict[str, Any], *, device: Any = None, dtype: Optional[torch.dtype] = None) -> None:
         super().__init__()
         self.config = json.loads(call("model_config", json_of("config", config)))
@@ -82,14 +84,16 @@ class CausalLM(nn.Module):
         with torch.random.fork_rng(devices=[]):
             model = cls(engine.config)
         model.load_state_dict(engine.state_dict())
+        model._tokenizer = engine._tokenizer
         return model
 
     def save(self, directory: Path) -> None:
-        """Writes config.json and model.safetensors, as float32. Fold adapters into the weights before."""
+        """Writes config.json and model.safetensors, as float32, and the tokenizer if the model was loaded with one.
+        Fold adapters into the weights before."""
         self.engine().save(directory)
 
     def engine(self) -> LanguageModel:
-        """A C++ model with copies of these weights, which generates text."""
+        """A C++ model with copies of these weights, which generates text, with the tokenizer `load` found."""
         with torch.random.fork_rng(devices=[]):
             engine = LanguageModel(self.config)
         weights, names = self.state_dict(), engine.state_dict().keys()
@@ -100,6 +104,7 @@ class CausalLM(nn.Module):
                 "(remove_parametrizations, remove_weight_norm, remove_spectral_norm, prune.remove)"
             )
         engine.load_state_dict(weights)
+        engine._restore_tokenizer(self._tokenizer)
         return engine.train(self.training)
 
     def forward(
