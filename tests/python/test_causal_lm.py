@@ -84,6 +84,38 @@ def test_states_and_packed_sequences(preset):
     assert model.state_bytes(1000) == engine.state_bytes(1000)
 
 
+@pytest.mark.parametrize("continued", [False, True])
+@pytest.mark.parametrize(
+    "offsets, batch, message",
+    [
+        ([0, 3], 1, "cu_seqlens"),
+        ([0, 7, 4, 10], 1, "cu_seqlens"),
+        ([3, 10], 1, "cu_seqlens"),
+        ([0], 1, "cu_seqlens"),
+        ([0, 10], 2, "batch 2"),
+    ],
+)
+def test_packed_sequences_with_states_are_checked(offsets, batch, message, continued):
+    model, _ = make_pair("tiny/gdn")
+    given = dict(state=[model.new_state() for _ in offsets[1:]]) if continued else dict(return_state=True)
+    for options in ({}, given):
+        with pytest.raises(ValueError, match=message):
+            model(make_tokens(batch, 10), cu_seqlens=torch.tensor(offsets), **options)
+    with pytest.raises(TypeError, match="cu_seqlens has dtype"):
+        model(make_tokens(1, 10), cu_seqlens=torch.tensor([0.0, 10.0]), **given)
+
+
+@every_preset
+def test_no_packed_sequences(preset):
+    model, _ = make_pair(preset)
+    model.eval()
+    for given in (dict(return_state=True), dict(state=[])):
+        logits, states = model(make_tokens(1, 0), cu_seqlens=torch.tensor([0]), **given)
+        assert logits.shape == (1, 0, 50) and states == []
+    logits, states = model(make_tokens(1, 9), cu_seqlens=torch.tensor([0, 0, 9]), return_state=True)
+    assert logits.shape == (1, 9, 50) and [[one.position for one in state] for state in states] == [[0, 0], [9, 9]]
+
+
 @every_preset
 def test_files(preset, tmp_path):
     model, _ = make_pair(preset)

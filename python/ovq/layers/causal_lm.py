@@ -131,10 +131,17 @@ class CausalLM(nn.Module):
             return self.head(self.hidden(tokens, cu_seqlens=cu_seqlens))
         if cu_seqlens is None:
             return self._continue(tokens, self.new_state() if state is None else state)
+        self._check_tokens(tokens)
+        if tokens.device.type == "cpu":
+            call("sequence_starts", cu_seqlens, tokens, "model", op="model")
         offsets = cu_seqlens.tolist()
         states = [self.new_state() for _ in offsets[1:]] if state is None else state
+        if not isinstance(states, (list, tuple)):
+            raise TypeError(f"[model] state is a {type(states).__name__}; must be a list, one per packed sequence")
         if len(states) != len(offsets) - 1:
             raise ValueError(f"[model] states has {len(states)}; must be {len(offsets) - 1}, one per packed sequence")
+        if not states:
+            return self.head(self.hidden(tokens, cu_seqlens=cu_seqlens)), []
         parts = [
             self._continue(tokens[:, begin:end], one) for one, begin, end in zip(states, offsets, offsets[1:])
         ]
@@ -223,11 +230,14 @@ class CausalLM(nn.Module):
         return ", ".join(f"{name}={self.config[name]!r}" for name in ("pattern", "num_hidden_layers", "hidden_size"))
 
     def _embedded(self, tokens: Tensor) -> Tensor:
+        self._check_tokens(tokens)
+        return self.embed(tokens)
+
+    def _check_tokens(self, tokens: Tensor) -> None:
         if tokens.dim() != 2:
             raise ValueError(f"[model] tokens has {tokens.dim()} dimensions; must have 2: [batch, time]")
         if tokens.dtype not in (torch.int64, torch.int32):
             raise TypeError(f"[model] tokens has dtype {tokens.dtype}; must be int64 or int32")
-        return self.embed(tokens)
 
     def _continue(self, tokens: Tensor, state: LayerStates) -> Tuple[Tensor, LayerStates]:
         self._check_states(state)
