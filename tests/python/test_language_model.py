@@ -193,6 +193,36 @@ def test_errors(tmp_path):
         ovq.LanguageModel.load(tmp_path / "model")
 
 
+REPLACED = {
+    "head": lambda model: setattr(model, "head", torch.nn.Linear(64, 50, bias=False)),
+    "layers": lambda model: setattr(model, "layers", torch.nn.ModuleList(model.layers)),
+    "layers.1": lambda model: model.layers.__setitem__(1, model.layers[0]),
+    "layers.0.mixer": lambda model: setattr(model.layers[0], "mixer", ovq.Attention(64, 2)),
+    "layers.1.mlp.up_proj": lambda model: setattr(model.layers[1].mlp, "up_proj", torch.nn.Linear(64, 128)),
+    "norm": lambda model: delattr(model, "norm"),
+    "head.weight": lambda model: setattr(model.head, "weight", torch.nn.Parameter(torch.zeros(50, 64))),
+}
+
+
+@pytest.mark.parametrize("name", REPLACED)
+def test_replaced_parts_are_refused(name, tmp_path):
+    model, tokens = make(), make_tokens()
+    state = ovq.ModelState()
+    REPLACED[name](model)
+    for call in (
+        lambda: model(tokens),
+        lambda: model(tokens, return_state=True),
+        lambda: model.step(tokens, state),
+        lambda: model.generate([1, 2]),
+        lambda: model.save(tmp_path / "model"),
+        lambda: copy.deepcopy(model),
+        lambda: model.double(),
+    ):
+        with pytest.raises(TypeError, match=rf"\[model\] {name} was replaced; .* use ovq.CausalLM"):
+            call()
+    assert state.position == 0 and not (tmp_path / "model").exists()
+
+
 def text_model(seed=0):
     torch.manual_seed(seed)
     model = ovq.LanguageModel.preset("tiny/sw-ovq", vocab_size=256, num_hidden_layers=2)
