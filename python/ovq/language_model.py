@@ -308,13 +308,14 @@ class LanguageModel(nn.Module):
 
     def _apply(self, fn: Callable[[Tensor], Tensor], *args: Any, **kwargs: Any) -> "LanguageModel":
         self._check_own()
+        device = fn(torch.empty(0)).device  # before any tensor has moved
+        if device.type != "cpu":
+            raise TypeError(f"[model] the engine runs on the CPU, not on {device}; ovq.CausalLM does")
         super()._apply(fn, *args, **kwargs)
         for held, leaf, own in list(zip(self._held, self._leaves, self._own))[self._first_tensor :]:
             if held[leaf] is own:
                 continue
             # torch made a new tensor, as it does of buffers. C++ keeps its own, with the new contents.
-            if held[leaf].device.type != "cpu":
-                raise TypeError(f"[model] the engine runs on the CPU, not on {held[leaf].device}; ovq.CausalLM does")
             own.data = held[leaf].data
             held[leaf] = own
         return self

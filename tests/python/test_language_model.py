@@ -223,6 +223,19 @@ def test_replaced_parts_are_refused(name, tmp_path):
     assert state.position == 0 and not (tmp_path / "model").exists()
 
 
+@pytest.mark.parametrize("preset", ["tiny/sw-ovq", "tiny/sw-vq"])  # the second has buffers
+@pytest.mark.parametrize("move", [lambda model: model.to("meta"), lambda model: model.to_empty(device="meta")])
+def test_an_engine_that_cannot_move_stays_as_it_was(move, preset):
+    model, tokens = make(preset).eval(), make_tokens()
+    logits, tensors = model(tokens), model.state_dict(keep_vars=True)
+    with pytest.raises(TypeError, match="the engine runs on the CPU, not on meta"):
+        move(model)
+    assert all(x is tensors[name] for name, x in model.state_dict(keep_vars=True).items())
+    assert torch.equal(model(tokens), logits)
+    assert torch.equal(copy.deepcopy(model)(tokens), logits)
+    assert torch.equal(model.share_memory().to("cpu")(tokens), logits)
+
+
 def text_model(seed=0):
     torch.manual_seed(seed)
     model = ovq.LanguageModel.preset("tiny/sw-ovq", vocab_size=256, num_hidden_layers=2)
