@@ -230,3 +230,22 @@ def test_bfloat16_states():
         near = torch.cat([model.step(tokens[:, :60], state), model.step(tokens[:, 60:], state)], 1)
     assert state[0].tensors["keys"].dtype == state[1].keys.dtype == torch.bfloat16
     assert 0 < (near - logits).norm() < 0.02 * logits.norm()
+
+
+@pytest.mark.parametrize("value_shift", [True, False])
+def test_a_step_that_fails_moves_no_layer(value_shift):
+    mixers = {"gdn": dict(type="gdn", heads=2), "ovq": dict(type="ovq", heads=2, value_shift=value_shift)}
+    model, _ = make_pair("tiny/gdn-ovq", mixers=mixers)
+    tokens = make_tokens()
+    _, state = model.eval()(tokens, return_state=True)
+    _, small = model(tokens[:1], return_state=True)
+    mixers["ovq"]["heads"] = 4
+    _, other = make_pair("tiny/gdn-ovq", mixers=mixers)[0](tokens, return_state=True)
+    for wrong, message in (([state[0], small[1]], "batch 1; .* has batch 2"), ([state[0], other[1]], "another mixer")):
+        before = [one.clone() for one in wrong]
+        with pytest.raises(ValueError, match=message):
+            model.step(tokens[:, :1], wrong)
+        for one, was in zip(wrong, before):
+            assert one.position == was.position == 70
+            assert all(torch.equal(x, was.tensors[name]) for name, x in one.tensors.items())
+    assert_near(model.step(tokens[:, :1], state), model(torch.cat([tokens, tokens[:, :1]], 1))[:, -1:], 1e-4)

@@ -15,6 +15,7 @@ from ..arguments import json_of
 from ..language_model import LanguageModel
 from ..memory import Path
 from .gated_mlp import GatedMLP
+from .mixer import Mixer
 from .mixers import make_mixer
 from .projection import Projection, TokenEmbedding
 from .rms_norm import RMSNorm
@@ -159,6 +160,7 @@ class CausalLM(nn.Module):
         """Decodes tokens [B, T], mostly T = 1 -> logits [B, T, vocab]; `state` moves on in place, no autograd."""
         self._check_states(state)
         x = self._embedded(tokens)
+        self._check_layers(state, tokens.shape[0])
         for block, own in zip(self.layers, state):
             x = block.step(x, own)
         return self.head(self.norm(x))
@@ -255,6 +257,14 @@ class CausalLM(nn.Module):
         positions = sorted({one.position for one in state})
         if len(positions) > 1:
             raise ValueError(f"[model] state's layers have read {positions} tokens; must have read the same number")
+
+    def _check_layers(self, state: LayerStates, batch: int) -> None:
+        """What each layer would refuse, before the first of them moves its state."""
+        for block, own in zip(self.layers, state):
+            if isinstance(block.mixer, Mixer):
+                block.mixer._check_state(own, batch)
+            if own.dictionary is not None and not own.tensors and (found := own.dictionary.counts.shape[0]) != batch:
+                raise ValueError(f"[model] state is for batch {found}; tokens has batch {batch}")
 
 
 def _mixed(a: int, b: int) -> int:
