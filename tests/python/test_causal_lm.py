@@ -188,6 +188,10 @@ def test_centroids_may_change():
     model.set_centroids(8)
     engine.set_centroids(8)
     assert model.config == engine.config and model.layers[1].mixer.options["centroids"] == 8
+    for wrong in (-1, 0, 2**63):
+        with pytest.raises(ValueError, match="centroids"):
+            model.set_centroids(wrong)
+    assert model.config == engine.config and model.layers[1].mixer.options["centroids"] == 8
     assert_near(model(make_tokens()), engine(make_tokens()), 1e-4)
 
 

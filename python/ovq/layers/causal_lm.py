@@ -187,12 +187,12 @@ class CausalLM(nn.Module):
 
     def set_centroids(self, centroids: int) -> None:
         """The most centroids per kv head of OVQ-attention, from the next write on; no parameter depends on it."""
-        for mixer in self.config["mixers"].values():
-            if mixer["type"] == "ovq":
-                mixer["centroids"] = centroids
         for block in self.layers:
             if block.mixer.kind == "ovq":
                 block.mixer.set_centroids(centroids)
+        for mixer in self.config["mixers"].values():
+            if mixer["type"] == "ovq":
+                mixer["centroids"] = centroids
 
     def state_bytes(self, tokens: int, dtype: torch.dtype = torch.float32) -> int:
         """Memory of the states of one sequence after `tokens` tokens."""
