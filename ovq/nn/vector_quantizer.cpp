@@ -98,7 +98,8 @@ Tensor VectorQuantizer::quantize(const Tensor& z_tokens, uint64_t seed, Note not
                                                                .noise = options_.noise,
                                                                .seed = seed});
   if (options_.training == CodebookTraining::ema) {
-    commitment_ = options_.commitment * (z - quantized.codeword.detach()).square().sum(-1).sum(0).mean();
+    const Tensor distance = (z - quantized.codeword.detach()).square().sum(-1).sum(0);
+    commitment_ = options_.commitment * distance.sum() / std::max<int64_t>(1, z.size(1));  // 0 without tokens
   }
   if (noted == Note::yes) note(z, words, quantized);
   return ops::by_token(quantized.z_q, z_tokens.size(0), z_tokens.size(1)).to(z_tokens.scalar_type());

@@ -174,6 +174,7 @@ TORCH_LIBRARY(ovq, library) {
                     std::string dtype) { return self->to(state_dtype_named("State.to", "dtype", dtype)); })
       .def("fused", [](const StatePtr& self) { return self->fused(); })
       .def("options", [](const StatePtr& self) { return ovq::fields_to_json(self->options()).dump(); })
+      .def("trial", [](const StatePtr& self) { return std::string(ovq::name_of(self->options().trial)); })
       .def("clone", [](const StatePtr& self) { return self->clone(); })
       .def("detach", [](const StatePtr& self) { return self->detach(); })
       .def("save", [](const StatePtr& self, std::string path) { self->save(path); })

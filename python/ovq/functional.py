@@ -39,7 +39,7 @@ def ovq_attention(
     return_state: bool = False,
     state_dtype: Optional[torch.dtype] = None,
     backend: Optional[str] = None,
-    trial: str = "none",
+    trial: Optional[str] = None,
 ) -> Union[Tensor, Tuple[Tensor, States]]:
     """Attention to a dictionary learned while the sequence streams by, and to the current chunk as it is.
 
@@ -97,6 +97,7 @@ def ovq_attention(
         states = _state_list("ovq_attention", state, cu_seqlens)
         _check_options(states, given)
         _check_dtype(states, state_dtype)
+        _check_trial(states, trial)
         handles = [s._handle for s in states]
         o, handles = call(
             "ovq_attention_continue",
@@ -110,7 +111,7 @@ def ovq_attention(
         )
     else:
         arguments = [given.get(name, default) for name, default in OPTIONS.items()]
-        arguments += [cu_seqlens, weights, backend, trial]
+        arguments += [cu_seqlens, weights, backend, "none" if trial is None else trial]
         if not return_state:
             if state_dtype is not None:
                 raise ValueError("[ovq_attention] state_dtype is given; there is no state without return_state")
@@ -210,6 +211,12 @@ def _check_dtype(states: List[State], dtype: Optional[torch.dtype]) -> None:
             raise ValueError(
                 f"[ovq_attention] state_dtype is {dtype}; the state is stored as {state.dtype}: convert it with State.to"
             )
+
+
+def _check_trial(states: List[State], trial: Optional[str]) -> None:
+    for state in states if trial is not None else ():
+        if trial != state.trial:
+            raise ValueError(f"[ovq_attention] trial is {trial!r}; the state was made with {state.trial!r}")
 
 
 def _single(value: Any) -> Any:

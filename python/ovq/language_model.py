@@ -22,7 +22,7 @@ class LanguageModel(nn.Module):
     """Embedding, blocks x + mixer(norm(x)), x + mlp(norm(x)), norm, output embedding: the engine in C++.
 
     It computes with its own parameters, which optimizers, state_dict and autograd see as those of any module. They can
-    be changed, not replaced; to adapt, wrap, compile or shard a model, use CausalLM.
+    be changed, not replaced, and hooks of its parts do not run; to adapt, wrap, compile or shard a model, use CausalLM.
 
     Args:
         config: as config.json holds it; `LanguageModel.preset(name)` has ready ones. Parameters start at random.
@@ -276,8 +276,13 @@ class LanguageModel(nn.Module):
             else:
                 owner.register_buffer(leaf, tensor)
             slots.append((owner._parameters if isinstance(tensor, nn.Parameter) else owner._buffers, leaf, tensor, name))
-        # Where each tensor is held, under which name there, the tensor itself, and its name in all.
-        self._held, self._leaves, self._own, self._names = zip(*slots)
+        parts: List[Tuple[Dict[str, Any], str, nn.Module, str]] = []
+        for path, owner in self.named_modules():
+            prefix = path and path + "."
+            parts += [(owner._modules, leaf, part, prefix + leaf) for leaf, part in owner.named_children()]
+        # Where each part and tensor is held, under which name there, the part or tensor itself, and its name in all.
+        self._held, self._leaves, self._own, self._names = zip(*parts, *slots)
+        self._first_tensor = len(parts)  # of these
         handle.train(self.training)
 
     def _part(self, path: str) -> nn.Module:
@@ -302,13 +307,15 @@ class LanguageModel(nn.Module):
         )
 
     def _apply(self, fn: Callable[[Tensor], Tensor], *args: Any, **kwargs: Any) -> "LanguageModel":
+        self._check_own()
+        device = fn(torch.empty(0)).device  # before any tensor has moved
+        if device.type != "cpu":
+            raise TypeError(f"[model] the engine runs on the CPU, not on {device}; ovq.CausalLM does")
         super()._apply(fn, *args, **kwargs)
-        for held, leaf, own in zip(self._held, self._leaves, self._own):
+        for held, leaf, own in list(zip(self._held, self._leaves, self._own))[self._first_tensor :]:
             if held[leaf] is own:
                 continue
             # torch made a new tensor, as it does of buffers. C++ keeps its own, with the new contents.
-            if held[leaf].device.type != "cpu":
-                raise TypeError(f"[model] the engine runs on the CPU, not on {held[leaf].device}; ovq.CausalLM does")
             own.data = held[leaf].data
             held[leaf] = own
         return self
@@ -342,15 +349,19 @@ class LanguageModel(nn.Module):
             if isinstance(tensor, nn.Parameter):
                 tensor.requires_grad_(name not in state["frozen"])
         self.train(state["training"])
-        self._tokenizer = state["tokenizer"]
-        if self._tokenizer == b"":
+        self._restore_tokenizer(state["tokenizer"])
+
+    def _restore_tokenizer(self, content: Optional[bytes]) -> None:
+        """Sets the tokenizer that another model had as its `_tokenizer`."""
+        if content == b"":
             self._handle.set_tokenizer("bytes")
-        elif self._tokenizer:
+        elif content:
             with tempfile.TemporaryDirectory() as directory:
                 path = os.path.join(directory, "tokenizer.model")
                 with open(path, "wb") as file:
-                    file.write(self._tokenizer)
+                    file.write(content)
                 self._handle.set_tokenizer(path)
+        self._tokenizer = content
 
 
 def tokenizer_content(path: str) -> bytes:

@@ -272,6 +272,13 @@ TEST(Quantizer, CommitmentPullsTheKeys) {
   }
 }
 
+TEST(Quantizer, NoTokensHaveNoCommitmentLoss) {
+  VectorQuantizer quantizer({.heads = 2, .codewords = 5, .dim = 3, .training = CodebookTraining::ema});
+  const Tensor z = at::zeros({2, 0, 2, 3}).requires_grad_(true);
+  EXPECT_EQ(quantizer.quantize(z, 0).sizes(), z.sizes());
+  EXPECT_EQ(quantizer.commitment_loss().item<double>(), 0);
+}
+
 TEST(Quantizer, StartsFromMeansOfKeys) {
   VectorQuantizer quantizer = make_quantizer(CodebookTraining::sf_diveq, 0);
   quantizer.unused.fill_(9);

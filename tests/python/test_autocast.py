@@ -93,6 +93,20 @@ def test_states_cross_the_border(name, gradients):
     assert_rounded(name, back.float(), expected[:, 9:16])
 
 
+@pytest.mark.parametrize("bias", [False, True])
+def test_errors_of_projections(bias):
+    projection = ovq.layers.projection.Projection(4, 5, bias).bfloat16()
+    for dtype in (torch.float32, torch.float64, torch.half, torch.int64, torch.bool):
+        with pytest.raises(TypeError, match=rf"x has dtype {dtype}; must be the weight's torch.bfloat16"):
+            projection(torch.ones(3, 4, dtype=dtype))
+    with autocast():
+        assert projection(torch.ones(3, 4)).dtype == torch.bfloat16
+        with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
+            projection(torch.ones(3, 6))
+        with pytest.raises(TypeError, match="x has dtype torch.float64; must be the weight's torch.bfloat16"):
+            projection(torch.ones(3, 4, dtype=torch.float64))
+
+
 @pytest.mark.parametrize("preset", ["tiny/sw-ovq", "tiny/gdn"])
 def test_models(preset):
     torch.manual_seed(0)

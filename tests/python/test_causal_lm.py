@@ -84,6 +84,38 @@ def test_states_and_packed_sequences(preset):
     assert model.state_bytes(1000) == engine.state_bytes(1000)
 
 
+@pytest.mark.parametrize("continued", [False, True])
+@pytest.mark.parametrize(
+    "offsets, batch, message",
+    [
+        ([0, 3], 1, "cu_seqlens"),
+        ([0, 7, 4, 10], 1, "cu_seqlens"),
+        ([3, 10], 1, "cu_seqlens"),
+        ([0], 1, "cu_seqlens"),
+        ([0, 10], 2, "batch 2"),
+    ],
+)
+def test_packed_sequences_with_states_are_checked(offsets, batch, message, continued):
+    model, _ = make_pair("tiny/gdn")
+    given = dict(state=[model.new_state() for _ in offsets[1:]]) if continued else dict(return_state=True)
+    for options in ({}, given):
+        with pytest.raises(ValueError, match=message):
+            model(make_tokens(batch, 10), cu_seqlens=torch.tensor(offsets), **options)
+    with pytest.raises(TypeError, match="cu_seqlens has dtype"):
+        model(make_tokens(1, 10), cu_seqlens=torch.tensor([0.0, 10.0]), **given)
+
+
+@every_preset
+def test_no_packed_sequences(preset):
+    model, _ = make_pair(preset)
+    model.eval()
+    for given in (dict(return_state=True), dict(state=[])):
+        logits, states = model(make_tokens(1, 0), cu_seqlens=torch.tensor([0]), **given)
+        assert logits.shape == (1, 0, 50) and states == []
+    logits, states = model(make_tokens(1, 9), cu_seqlens=torch.tensor([0, 0, 9]), return_state=True)
+    assert logits.shape == (1, 9, 50) and [[one.position for one in state] for state in states] == [[0, 0], [9, 9]]
+
+
 @every_preset
 def test_files(preset, tmp_path):
     model, _ = make_pair(preset)
@@ -99,6 +131,22 @@ def test_files(preset, tmp_path):
     assert torch.equal(ovq.CausalLM.load(tmp_path / "back").eval()(tokens), model(tokens))
     torch.save(model.state_dict(), tmp_path / "weights")
     engine.load_state_dict(torch.load(tmp_path / "weights"))
+
+
+def test_files_and_copies_keep_the_tokenizer(tmp_path):
+    _, engine = make_pair(vocab_size=256)
+    engine.set_tokenizer("bytes")
+    engine.save(tmp_path)
+    model = ovq.CausalLM.load(tmp_path)
+    for i, other in enumerate((model, copy.copy(model), copy.deepcopy(model), pickle.loads(pickle.dumps(model)))):
+        other.save(tmp_path / str(i))
+        for saved in (other.engine(), ovq.LanguageModel.load(tmp_path / str(i))):
+            assert saved.encode("whale") == engine.encode("whale")
+    model.save(tmp_path)  # where it came from
+    assert ovq.CausalLM.load(tmp_path).engine().encode("whale") == engine.encode("whale")
+    make_pair(vocab_size=256)[0].save(tmp_path)
+    with pytest.raises(ValueError, match="no tokenizer"):
+        ovq.LanguageModel.load(tmp_path).encode("whale")
 
 
 @pytest.mark.parametrize("initializer", ["normal", "fan_in", "copying"])
@@ -139,6 +187,10 @@ def test_centroids_may_change():
     model, engine = make_pair()
     model.set_centroids(8)
     engine.set_centroids(8)
+    assert model.config == engine.config and model.layers[1].mixer.options["centroids"] == 8
+    for wrong in (-1, 0, 2**63):
+        with pytest.raises(ValueError, match="centroids"):
+            model.set_centroids(wrong)
     assert model.config == engine.config and model.layers[1].mixer.options["centroids"] == 8
     assert_near(model(make_tokens()), engine(make_tokens()), 1e-4)
 
@@ -182,3 +234,22 @@ def test_bfloat16_states():
         near = torch.cat([model.step(tokens[:, :60], state), model.step(tokens[:, 60:], state)], 1)
     assert state[0].tensors["keys"].dtype == state[1].keys.dtype == torch.bfloat16
     assert 0 < (near - logits).norm() < 0.02 * logits.norm()
+
+
+@pytest.mark.parametrize("value_shift", [True, False])
+def test_a_step_that_fails_moves_no_layer(value_shift):
+    mixers = {"gdn": dict(type="gdn", heads=2), "ovq": dict(type="ovq", heads=2, value_shift=value_shift)}
+    model, _ = make_pair("tiny/gdn-ovq", mixers=mixers)
+    tokens = make_tokens()
+    _, state = model.eval()(tokens, return_state=True)
+    _, small = model(tokens[:1], return_state=True)
+    mixers["ovq"]["heads"] = 4
+    _, other = make_pair("tiny/gdn-ovq", mixers=mixers)[0](tokens, return_state=True)
+    for wrong, message in (([state[0], small[1]], "batch 1; .* has batch 2"), ([state[0], other[1]], "another mixer")):
+        before = [one.clone() for one in wrong]
+        with pytest.raises(ValueError, match=message):
+            model.step(tokens[:, :1], wrong)
+        for one, was in zip(wrong, before):
+            assert one.position == was.position == 70
+            assert all(torch.equal(x, was.tensors[name]) for name, x in one.tensors.items())
+    assert_near(model.step(tokens[:, :1], state), model(torch.cat([tokens, tokens[:, :1]], 1))[:, -1:], 1e-4)

@@ -193,6 +193,49 @@ def test_errors(tmp_path):
         ovq.LanguageModel.load(tmp_path / "model")
 
 
+REPLACED = {
+    "head": lambda model: setattr(model, "head", torch.nn.Linear(64, 50, bias=False)),
+    "layers": lambda model: setattr(model, "layers", torch.nn.ModuleList(model.layers)),
+    "layers.1": lambda model: model.layers.__setitem__(1, model.layers[0]),
+    "layers.0.mixer": lambda model: setattr(model.layers[0], "mixer", ovq.Attention(64, 2)),
+    "layers.1.mlp.up_proj": lambda model: setattr(model.layers[1].mlp, "up_proj", torch.nn.Linear(64, 128)),
+    "norm": lambda model: delattr(model, "norm"),
+    "head.weight": lambda model: setattr(model.head, "weight", torch.nn.Parameter(torch.zeros(50, 64))),
+}
+
+
+@pytest.mark.parametrize("name", REPLACED)
+def test_replaced_parts_are_refused(name, tmp_path):
+    model, tokens = make(), make_tokens()
+    state = ovq.ModelState()
+    REPLACED[name](model)
+    for call in (
+        lambda: model(tokens),
+        lambda: model(tokens, return_state=True),
+        lambda: model.step(tokens, state),
+        lambda: model.generate([1, 2]),
+        lambda: model.save(tmp_path / "model"),
+        lambda: copy.deepcopy(model),
+        lambda: model.double(),
+    ):
+        with pytest.raises(TypeError, match=rf"\[model\] {name} was replaced; .* use ovq.CausalLM"):
+            call()
+    assert state.position == 0 and not (tmp_path / "model").exists()
+
+
+@pytest.mark.parametrize("preset", ["tiny/sw-ovq", "tiny/sw-vq"])  # the second has buffers
+@pytest.mark.parametrize("move", [lambda model: model.to("meta"), lambda model: model.to_empty(device="meta")])
+def test_an_engine_that_cannot_move_stays_as_it_was(move, preset):
+    model, tokens = make(preset).eval(), make_tokens()
+    logits, tensors = model(tokens), model.state_dict(keep_vars=True)
+    with pytest.raises(TypeError, match="the engine runs on the CPU, not on meta"):
+        move(model)
+    assert all(x is tensors[name] for name, x in model.state_dict(keep_vars=True).items())
+    assert torch.equal(model(tokens), logits)
+    assert torch.equal(copy.deepcopy(model)(tokens), logits)
+    assert torch.equal(model.share_memory().to("cpu")(tokens), logits)
+
+
 def text_model(seed=0):
     torch.manual_seed(seed)
     model = ovq.LanguageModel.preset("tiny/sw-ovq", vocab_size=256, num_hidden_layers=2)

@@ -340,3 +340,43 @@ def test_other_threads_run_meanwhile():
     done.set()
     thread.join()
     assert after - before > 3
+
+
+@every_mixer
+@pytest.mark.parametrize("begun", ["forward", "step", "clone"])
+def test_states_of_inference_mode_go_on_outside(name, begun):
+    layer, x = make(name).eval(), make_input()
+    with torch.no_grad():
+        expected = layer(x)
+    with torch.inference_mode():
+        if begun == "step":
+            state = ovq.MixerState()
+            layer.step(x[:, :9], state)
+        else:
+            state = layer(x[:, :9], return_state=True)[1]
+        state = state.clone() if begun == "clone" else state
+        pieces = [layer.step(x[:, t : t + 1], state) for t in range(9, 12)]
+    pieces += [layer.step(x[:, t : t + 1], state) for t in range(12, 15)]
+    with torch.inference_mode():
+        pieces.append(layer.step(x[:, 15:17], state))
+    with torch.no_grad():
+        pieces.append(layer(x[:, 17:20], state=state)[0])
+    assert_near(torch.cat(pieces, 1), expected[:, 9:20], 1e-4)
+
+
+def test_vq_attention_counts_in_bfloat16():
+    torch.manual_seed(0)
+    layer, x = ovq.VQAttention(DIM, heads=1, codewords=2, chunk=300).eval(), torch.randn(1, 1500, DIM) + 3
+    layer.started.fill_(1)
+    narrow, x = copy.deepcopy(layer).bfloat16(), x.bfloat16().float()
+    with torch.no_grad():
+        layer.load_state_dict(narrow.state_dict())
+        y, state = layer(x, return_state=True)
+        near, after = narrow(x.bfloat16(), return_state=True)
+        pieces = [narrow(x[:, :700].bfloat16(), return_state=True)]
+        pieces.append(narrow(x[:, 700:].bfloat16(), state=pieces[0][1]))
+    assert after.tensors["counts"].sum() == state.tensors["counts"].sum() == 900
+    assert after.tensors["counts"].max() > 512
+    assert torch.equal(pieces[1][1].tensors["counts"], after.tensors["counts"])
+    assert_near(torch.cat([y for y, _ in pieces], 1), near, 0.02)
+    assert_near(near, y, 0.05)

@@ -129,3 +129,18 @@ def test_backends():
     more = make_inputs(time=3, seed=1)
     expected = ovq.ovq_attention(*more, state=state, backend="composed")
     assert torch.equal(ovq.step(*more, state), expected) and not state.fused
+
+
+@pytest.mark.parametrize("made", ["none", "two-nearest", "log-size"])
+def test_a_state_keeps_its_trial(made):
+    inputs, options = make_inputs(time=20), {} if made == "none" else dict(backend="composed")
+    state = ovq.ovq_attention(*inputs, chunk=4, trial=made, return_state=True, **options)[1]
+    expected = ovq.ovq_attention(*inputs, state=state, **options)
+    for one in (state, state.clone()):
+        for other in {"none", "two-nearest", "log-size", "three-nearest"} - {made}:
+            with pytest.raises(ValueError, match=f"trial is '{other}'; the state was made with '{made}'"):
+                ovq.ovq_attention(*inputs, state=one, trial=other, **options)
+        o, after = ovq.ovq_attention(*inputs, state=one, trial=made, return_state=True, **options)
+        assert torch.equal(o, expected) and one.trial == after.trial == made
+    with pytest.raises(ValueError, match="trial is 'three-nearest'; must be none, two-nearest or log-size"):
+        ovq.ovq_attention(*inputs, trial="three-nearest")

@@ -32,6 +32,33 @@ def inputs(count, batch=2, time=10, seed=1):
     return [torch.randn(batch, time, DIM, generator=generator) for _ in range(count)]
 
 
+@pytest.mark.parametrize("training", TRAININGS)
+@pytest.mark.parametrize("batch, time", [(2, 0), (0, 5)])
+def test_no_tokens(training, batch, time):
+    layer = make(training).train()
+    layer.started.fill_(1)
+    before = learned(layer)
+    layer.begin_step(0, 1)
+    y = layer(torch.zeros(batch, time, DIM))
+    loss = y.sum() + (layer.auxiliary_loss() if training == "ema" else 0)
+    assert loss == 0
+    loss.backward()
+    layer.end_step()
+    assert all(p.grad is None or not p.grad.any() for p in layer.parameters())
+    assert_same(learned(layer), before)
+
+
+@pytest.mark.parametrize("kind", [ovq.CausalLM, ovq.LanguageModel])
+def test_models_without_tokens(kind):
+    config = ovq.LanguageModel.preset("tiny/sw-vq", vocab_size=50, num_hidden_layers=2).config
+    config["mixers"]["vq"]["training"] = "ema"
+    model = kind(config).train()
+    model.load_state_dict({**model.state_dict(), "layers.1.mixer.started": torch.tensor(1)})
+    model.begin_step(0, 1)
+    assert model(torch.zeros(2, 0, dtype=torch.long)).shape == (2, 0, 50)
+    assert model.auxiliary_loss() == 0
+
+
 def learned(layer):
     """What is not learned by gradients."""
     return {name: x.clone() for name, x in layer.state_dict().items() if "quantizer" in name or name == "started"}

@@ -41,7 +41,9 @@ def extend_cache(state: MixerState, name: str, x: Tensor, window: Optional[int])
 def _append(state: MixerState, name: str, cache: Optional[Tensor], x: Tensor, window: Optional[int]) -> Tensor:
     time, length = x.shape[1], 0 if cache is None else cache.shape[1]
     memory, end = state.room.get(name, (None, 0))
-    if memory is None or memory.dtype != x.dtype or end + time > memory.shape[1]:
+    # Outside of inference mode torch refuses to write into memory that was made inside of it.
+    frozen = memory is not None and memory.is_inference() and not torch.is_inference_mode_enabled()
+    if memory is None or frozen or memory.dtype != x.dtype or end + time > memory.shape[1]:
         seen = x if cache is None else torch.cat([cache, x], 1)
         kept = _kept(seen, window)
         end = kept.shape[1]

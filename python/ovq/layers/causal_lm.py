@@ -15,6 +15,7 @@ from ..arguments import json_of
 from ..language_model import LanguageModel
 from ..memory import Path
 from .gated_mlp import GatedMLP
+from .mixer import Mixer
 from .mixers import make_mixer
 from .projection import Projection, TokenEmbedding
 from .rms_norm import RMSNorm
@@ -56,6 +57,8 @@ class CausalLM(nn.Module):
         config: as config.json holds it; `CausalLM.preset(name)` has ready ones. Parameters start at random.
     """
 
+    _tokenizer: Optional[bytes] = None  # as the engine's: it stays with the weights in copies and files
+
     def __init__(self, config: Dict[str, Any], *, device: Any = None, dtype: Optional[torch.dtype] = None) -> None:
         super().__init__()
         self.config = json.loads(call("model_config", json_of("config", config)))
@@ -82,14 +85,16 @@ class CausalLM(nn.Module):
         with torch.random.fork_rng(devices=[]):
             model = cls(engine.config)
         model.load_state_dict(engine.state_dict())
+        model._tokenizer = engine._tokenizer
         return model
 
     def save(self, directory: Path) -> None:
-        """Writes config.json and model.safetensors, as float32. Fold adapters into the weights before."""
+        """Writes config.json and model.safetensors, as float32, and the tokenizer if the model was loaded with one.
+        Fold adapters into the weights before."""
         self.engine().save(directory)
 
     def engine(self) -> LanguageModel:
-        """A C++ model with copies of these weights, which generates text."""
+        """A C++ model with copies of these weights, which generates text, with the tokenizer `load` found."""
         with torch.random.fork_rng(devices=[]):
             engine = LanguageModel(self.config)
         weights, names = self.state_dict(), engine.state_dict().keys()
@@ -100,6 +105,7 @@ class CausalLM(nn.Module):
                 "(remove_parametrizations, remove_weight_norm, remove_spectral_norm, prune.remove)"
             )
         engine.load_state_dict(weights)
+        engine._restore_tokenizer(self._tokenizer)
         return engine.train(self.training)
 
     def forward(
@@ -126,10 +132,17 @@ class CausalLM(nn.Module):
             return self.head(self.hidden(tokens, cu_seqlens=cu_seqlens))
         if cu_seqlens is None:
             return self._continue(tokens, self.new_state() if state is None else state)
+        self._check_tokens(tokens)
+        if tokens.device.type == "cpu":
+            call("sequence_starts", cu_seqlens, tokens, "model", op="model")
         offsets = cu_seqlens.tolist()
         states = [self.new_state() for _ in offsets[1:]] if state is None else state
+        if not isinstance(states, (list, tuple)):
+            raise TypeError(f"[model] state is a {type(states).__name__}; must be a list, one per packed sequence")
         if len(states) != len(offsets) - 1:
             raise ValueError(f"[model] states has {len(states)}; must be {len(offsets) - 1}, one per packed sequence")
+        if not states:
+            return self.head(self.hidden(tokens, cu_seqlens=cu_seqlens)), []
         parts = [
             self._continue(tokens[:, begin:end], one) for one, begin, end in zip(states, offsets, offsets[1:])
         ]
@@ -147,6 +160,7 @@ class CausalLM(nn.Module):
         """Decodes tokens [B, T], mostly T = 1 -> logits [B, T, vocab]; `state` moves on in place, no autograd."""
         self._check_states(state)
         x = self._embedded(tokens)
+        self._check_layers(state, tokens.shape[0])
         for block, own in zip(self.layers, state):
             x = block.step(x, own)
         return self.head(self.norm(x))
@@ -173,12 +187,12 @@ class CausalLM(nn.Module):
 
     def set_centroids(self, centroids: int) -> None:
         """The most centroids per kv head of OVQ-attention, from the next write on; no parameter depends on it."""
-        for mixer in self.config["mixers"].values():
-            if mixer["type"] == "ovq":
-                mixer["centroids"] = centroids
         for block in self.layers:
             if block.mixer.kind == "ovq":
                 block.mixer.set_centroids(centroids)
+        for mixer in self.config["mixers"].values():
+            if mixer["type"] == "ovq":
+                mixer["centroids"] = centroids
 
     def state_bytes(self, tokens: int, dtype: torch.dtype = torch.float32) -> int:
         """Memory of the states of one sequence after `tokens` tokens."""
@@ -218,11 +232,14 @@ class CausalLM(nn.Module):
         return ", ".join(f"{name}={self.config[name]!r}" for name in ("pattern", "num_hidden_layers", "hidden_size"))
 
     def _embedded(self, tokens: Tensor) -> Tensor:
+        self._check_tokens(tokens)
+        return self.embed(tokens)
+
+    def _check_tokens(self, tokens: Tensor) -> None:
         if tokens.dim() != 2:
             raise ValueError(f"[model] tokens has {tokens.dim()} dimensions; must have 2: [batch, time]")
         if tokens.dtype not in (torch.int64, torch.int32):
             raise TypeError(f"[model] tokens has dtype {tokens.dtype}; must be int64 or int32")
-        return self.embed(tokens)
 
     def _continue(self, tokens: Tensor, state: LayerStates) -> Tuple[Tensor, LayerStates]:
         self._check_states(state)
@@ -240,6 +257,14 @@ class CausalLM(nn.Module):
         positions = sorted({one.position for one in state})
         if len(positions) > 1:
             raise ValueError(f"[model] state's layers have read {positions} tokens; must have read the same number")
+
+    def _check_layers(self, state: LayerStates, batch: int) -> None:
+        """What each layer would refuse, before the first of them moves its state."""
+        for block, own in zip(self.layers, state):
+            if isinstance(block.mixer, Mixer):
+                block.mixer._check_state(own, batch)
+            if own.dictionary is not None and not own.tensors and (found := own.dictionary.counts.shape[0]) != batch:
+                raise ValueError(f"[model] state is for batch {found}; tokens has batch {batch}")
 
 
 def _mixed(a: int, b: int) -> int:

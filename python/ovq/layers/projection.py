@@ -1,8 +1,12 @@
 """Matrices of layers: a linear layer and a token embedding, with errors that name them."""
 
+import re
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+
+ABOUT_DTYPES = re.compile("dtype|scalar type|not implemented for")  # in errors of torch
 
 
 class Projection(nn.Linear):
@@ -23,8 +27,9 @@ class Projection(nn.Linear):
             return functional.linear(x.float(), weight.float(), None if bias is None else bias.float()).half()
         try:
             return functional.linear(x, weight, bias)
-        except RuntimeError:
-            if x.dtype == weight.dtype:
+        except RuntimeError as error:
+            # Under autocast dtypes may differ, and the error be about something else.
+            if x.dtype == weight.dtype or not ABOUT_DTYPES.search(str(error)):
                 raise
             raise TypeError(f"[projection] x has dtype {x.dtype}; must be the weight's {weight.dtype}") from None
 

@@ -87,7 +87,8 @@ class VectorQuantizer(nn.Module):
             keys, index = by_head(keys), index.permute(2, 0, 1).flatten(1)
             if self.method == "ema":
                 distance = keys - gather_rows(words, index).detach()
-                self.commitment_loss = self.commitment * distance.square().sum(-1).sum(0).mean()
+                tokens = max(1, keys.shape[1])  # without any the loss is 0
+                self.commitment_loss = self.commitment * distance.square().sum(-1).sum(0).sum() / tokens
                 if noted:
                     self._check_codebook()
             if noted and not z.is_meta:

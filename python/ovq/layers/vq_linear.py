@@ -33,12 +33,13 @@ def vq_linear_attention(
     with without_autocast(q):  # in the codebook's precision: counts outgrow eight bits
         dtype, time = q.dtype, q.shape[1]
         q, v = q.to(codewords.dtype), v.to(codewords.dtype)
+        wide = torch.promote_types(q.dtype, torch.float32)  # of counts and means: in bfloat16 256 + 1 is 256
         if state:
-            counts, means, values = (state[name].to(q.dtype) for name in ("counts", "means", "values"))
-            window = state["index"]
+            counts, means = state["counts"].to(wide), state["means"].to(wide)
+            window, values = state["index"], state["values"].to(q.dtype)
         else:
-            counts = q.new_zeros(q.shape[0], *codewords.shape[:2])
-            means = q.new_zeros(*counts.shape, v.shape[3])
+            counts = q.new_zeros(q.shape[0], *codewords.shape[:2], dtype=wide)
+            means = counts.new_zeros(*counts.shape, v.shape[3])
             window, values = index[:, :0], v[:, :0]
         outputs, first = [], 0
         while first < time:
@@ -57,7 +58,7 @@ def vq_linear_attention(
 
 def add_tokens(counts: Tensor, means: Tensor, index: Tensor, v: Tensor) -> Tuple[Tensor, Tensor]:
     """Counts [B, Hkv, K] and means [B, Hkv, K, D] with the tokens (index [B, t, Hkv], v [B, t, Hkv, D]) added."""
-    where, v = index.transpose(1, 2), v.transpose(1, 2)
+    where, v = index.transpose(1, 2), v.transpose(1, 2).to(means.dtype)
     after = counts.scatter_add(2, where, torch.ones_like(where, dtype=counts.dtype))
     sums = torch.zeros_like(means).scatter_add(2, where.unsqueeze(-1).expand(-1, -1, -1, v.shape[3]), v)
     return after, (means * counts.unsqueeze(-1) + sums) / after.clamp_min(1).unsqueeze(-1)
@@ -74,7 +75,7 @@ def read(
     of_window = logits.gather(4, index[:, :, None, None, :].expand(*logits.shape[:4], window))
     last = torch.arange(window - time, window, device=q.device)
     hidden = torch.arange(window, device=q.device) > last.unsqueeze(1)
-    distant = logits + counts.log()[:, :, None, None, :]
+    distant = logits + counts.log().to(q.dtype)[:, :, None, None, :]
     p = torch.cat([distant, of_window.masked_fill(hidden, -torch.inf)], 4).softmax(4)
-    o = p[..., :count] @ means.unsqueeze(2) + p[..., count:] @ v.unsqueeze(2)
+    o = p[..., :count] @ means.unsqueeze(2).to(q.dtype) + p[..., count:] @ v.unsqueeze(2)
     return o.permute(0, 3, 1, 2, 4).flatten(2, 3)
