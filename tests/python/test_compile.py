@@ -329,7 +329,8 @@ def test_layers_with_packed_sequences(name):
 @pytest.mark.parametrize("fullgraph", [False, True])
 def test_training_of_codebooks_is_not_compiled(fullgraph):
     compiled = torch.compile(make("vq").train(), backend="aot_eager", fullgraph=fullgraph)
-    with pytest.raises(Exception, match="training notes its keys"):
+    # With fullgraph torch 2.6 does not pass on the text of an error that it traces.
+    with pytest.raises(Exception, match="training notes its keys|Observed exception"):
         compiled(make_input())
 
 
