@@ -82,6 +82,12 @@ check 'eval of identifiers' "$ovq" eval "$work/run" --task text --data "$work/va
 grep -q 'last spelled *identifiers' "$work/out" || failed "the loss of identifiers"
 check 'eval with two dictionaries' "$ovq" eval "$work/run" --task text --data "$work/valid.tokens" --length 64 --centroids 8,16 --json
 (($(grep -c '"centroids": \(8\|16\)' "$work/out") == 2)) || failed "an evaluation for each dictionary"
+check 'eval at a length' "$ovq" eval "$work/run" --lengths 64 --rows 2
+check 'compare by position' "$ovq" compare "$work/run" --by-position --svg "$work/loss.svg"
+grep -q 'position in the text' "$work/out" && grep -q '^loss at .* state$' "$work/out" || failed "the picture of the loss by position"
+grep -q '<svg' "$work/loss.svg" || failed "the loss by position as SVG"
+"$ovq" compare "$work/same" --by-position 2>"$work/err" && failed "a run without evaluations has no picture"
+grep -q 'no evaluation at a common length' "$work/err" || failed "why there is no picture"
 check 'eval in sliding windows' "$ovq" eval "$work/run" --task text --data "$work/valid.tokens" --length 64 --stride 16 --windows 20
 expect 2 'stride is 65; must be at most the length 64' "$ovq" eval "$work/run" --task text --data "$work/valid.tokens" --length 64 --stride 65
 expect 2 '--task text requires --data' "$ovq" eval "$work/run" --task text
