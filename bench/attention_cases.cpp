@@ -10,8 +10,8 @@
 #include "bench/flops.h"
 #include "bench/probe.h"
 #include "bench/tensor.h"
-#include "ovq/kernels/attention.h"
-#include "ovq/kernels/parallel.h"
+#include "ovq/core/parallel.h"
+#include "ovq/ops/attention/attention.h"
 
 namespace ovq::bench {
 namespace {

@@ -13,11 +13,11 @@
 
 #include "bench/paper_baseline.h"
 #include "bench/tensor.h"
-#include "ovq/kernels/attention.h"
-#include "ovq/kernels/ovq_attention.h"
-#include "ovq/kernels/parallel.h"
-#include "ovq/kernels/reference/attention.h"
-#include "ovq/kernels/reference/ovq_attention.h"
+#include "ovq/core/parallel.h"
+#include "ovq/ops/attention/attention.h"
+#include "ovq/ops/attention/reference.h"
+#include "ovq/ops/ovq_attention/ovq_attention.h"
+#include "ovq/ops/ovq_attention/reference.h"
 
 namespace ovq::bench {
 namespace {

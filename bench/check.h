@@ -1,4 +1,4 @@
-// Checks that a code path computes the same as the plain loops of ovq/kernels/reference, within ovq/base/calibration.h.
+// Checks that a code path computes the same as the plain loops of ovq/ops/*/reference.h, within ovq/base/calibration.h.
 // Runs before the timing, with the threads, dims and options of the case, at a length that the plain loops can handle.
 #pragma once
 
@@ -8,7 +8,7 @@
 
 #include "bench/flops.h"
 #include "ovq/base/calibration.h"
-#include "ovq/kernels/ovq_options.h"
+#include "ovq/ops/ovq_attention/options.h"
 
 namespace ovq::bench {
 

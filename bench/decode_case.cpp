@@ -15,8 +15,8 @@
 #include "bench/machine.h"
 #include "bench/probe.h"
 #include "bench/tensor.h"
-#include "ovq/kernels/ovq_attention.h"
-#include "ovq/kernels/parallel.h"
+#include "ovq/core/parallel.h"
+#include "ovq/ops/ovq_attention/ovq_attention.h"
 
 namespace ovq::bench {
 namespace {

@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "ovq/kernels/ovq_options.h"
+#include "ovq/ops/ovq_attention/options.h"
 
 namespace ovq::bench {
 

@@ -15,7 +15,7 @@
 #include "ovq/models/presets.h"
 #include "ovq/models/session.h"
 #include "ovq/models/storage.h"
-#include "ovq/ops/backend.h"
+#include "ovq/ops/torch/backend.h"
 
 namespace ovq::bench {
 namespace {

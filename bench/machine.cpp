@@ -11,8 +11,8 @@
 #include <string>
 
 #include "bench/commit.h"
-#include "ovq/kernels/isa.h"
-#include "ovq/kernels/parallel.h"
+#include "ovq/core/isa.h"
+#include "ovq/core/parallel.h"
 
 namespace ovq::bench {
 namespace {

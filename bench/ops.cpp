@@ -6,7 +6,7 @@
 #include "bench/ops_problem.h"
 #include "bench/recurrence_cases.h"
 #include "bench/torch_memory.h"
-#include "ovq/ops/torch.h"
+#include "ovq/ops/torch/torch.h"
 
 namespace ovq::bench {
 namespace {

@@ -4,12 +4,12 @@
 #include <string_view>
 
 #include "bench/check.h"
-#include "ovq/kernels/ovq_attention.h"
-#include "ovq/ops/attention.h"
-#include "ovq/ops/ovq_attention.h"
-#include "ovq/ops/plain_attention.h"
-#include "ovq/ops/tensor_view.h"
-#include "ovq/ops/torch.h"
+#include "ovq/ops/attention/torch.h"
+#include "ovq/ops/attention/torch_plain.h"
+#include "ovq/ops/ovq_attention/ovq_attention.h"
+#include "ovq/ops/ovq_attention/torch.h"
+#include "ovq/ops/torch/tensor_view.h"
+#include "ovq/ops/torch/torch.h"
 
 namespace ovq::bench {
 namespace {

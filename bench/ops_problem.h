@@ -7,8 +7,8 @@
 
 #include "bench/flops.h"
 #include "bench/tensor.h"
-#include "ovq/kernels/ovq_options.h"
-#include "ovq/ops/backend.h"
+#include "ovq/ops/ovq_attention/options.h"
+#include "ovq/ops/torch/backend.h"
 
 namespace ovq::bench {
 

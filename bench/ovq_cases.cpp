@@ -9,7 +9,7 @@
 #include "bench/flops.h"
 #include "bench/paper_baseline.h"
 #include "bench/tensor.h"
-#include "ovq/kernels/ovq_attention.h"
+#include "ovq/ops/ovq_attention/ovq_attention.h"
 
 namespace ovq::bench {
 namespace {

@@ -8,7 +8,7 @@
 #include <span>
 #include <vector>
 
-#include "ovq/kernels/parallel.h"
+#include "ovq/core/parallel.h"
 
 namespace ovq::bench {
 namespace {

@@ -8,7 +8,7 @@
 #include <cstdint>
 #include <span>
 
-#include "ovq/kernels/ovq_attention.h"
+#include "ovq/ops/ovq_attention/ovq_attention.h"
 
 namespace ovq::bench {
 

@@ -9,9 +9,9 @@
 
 #include "bench/timing.h"
 #include "ovq/base/error.h"
-#include "ovq/kernels/memory/buffer.h"
-#include "ovq/kernels/parallel.h"
-#include "ovq/kernels/simd/targets.h"  // must be the kernels' targets, since the names must match
+#include "ovq/core/buffer.h"
+#include "ovq/core/parallel.h"
+#include "ovq/core/targets.h"  // must be the kernels' targets, since the names must match
 
 // clang-format off
 #undef HWY_TARGET_INCLUDE

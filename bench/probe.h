@@ -8,7 +8,7 @@
 
 namespace ovq::bench {
 
-// The machine's best instruction set, named as in ovq/kernels/isa.h.
+// The machine's best instruction set, named as in ovq/core/isa.h.
 std::string best_isa();
 
 // FLOP per second of multiply-adds on registers with one instruction set (a multiply-add counts as two). The best of

@@ -6,14 +6,14 @@
 
 #include "bench/check.h"
 #include "bench/torch_memory.h"
-#include "ovq/ops/backend.h"
-#include "ovq/ops/gated_delta_rule.h"
-#include "ovq/ops/linear_attention.h"
-#include "ovq/ops/mesa.h"
-#include "ovq/ops/rms_norm.h"
-#include "ovq/ops/short_convolution.h"
-#include "ovq/ops/ssd.h"
-#include "ovq/ops/torch.h"
+#include "ovq/ops/gated_delta_rule/torch.h"
+#include "ovq/ops/linear_attention/torch.h"
+#include "ovq/ops/mesa/torch.h"
+#include "ovq/ops/norm/torch.h"
+#include "ovq/ops/short_convolution/torch.h"
+#include "ovq/ops/ssd/torch.h"
+#include "ovq/ops/torch/backend.h"
+#include "ovq/ops/torch/torch.h"
 
 namespace ovq::bench {
 namespace {

@@ -8,7 +8,7 @@
 
 #include "bench/report.h"
 #include "bench/timing.h"
-#include "ovq/kernels/memory/buffer.h"
+#include "ovq/core/buffer.h"
 
 namespace ovq::bench {
 

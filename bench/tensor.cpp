@@ -4,7 +4,7 @@
 #include <numbers>
 
 #include "ovq/base/random.h"
-#include "ovq/kernels/parallel.h"
+#include "ovq/core/parallel.h"
 
 namespace ovq::bench {
 namespace {

@@ -5,9 +5,9 @@
 #include <vector>
 
 #include "bench/flops.h"
-#include "ovq/kernels/memory/buffer.h"
-#include "ovq/kernels/ovq_attention.h"
-#include "ovq/kernels/view.h"
+#include "ovq/core/buffer.h"
+#include "ovq/core/view.h"
+#include "ovq/ops/ovq_attention/ovq_attention.h"
 
 namespace ovq::bench {
 

@@ -7,8 +7,8 @@
 #include <cstdint>
 #include <memory>
 
-#include "ovq/kernels/memory/buffer.h"
-#include "ovq/ops/torch_compat.h"
+#include "ovq/core/buffer.h"
+#include "ovq/ops/torch/torch_compat.h"
 
 namespace ovq::bench {
 

@@ -13,7 +13,7 @@
 #include "ovq/base/table.h"
 #include "ovq/models/language_model.h"
 #include "ovq/models/presets.h"
-#include "ovq/ops/backend.h"
+#include "ovq/ops/torch/backend.h"
 #include "ovq/tasks/mixture.h"
 #include "ovq/tasks/registry.h"
 #include "ovq/train/adamw.h"

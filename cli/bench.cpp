@@ -6,7 +6,7 @@
 
 #include "bench/kernels.h"
 #include "cli/validators.h"
-#include "ovq/kernels/parallel.h"
+#include "ovq/core/parallel.h"
 
 namespace ovq::cli {
 

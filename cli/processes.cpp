@@ -15,9 +15,9 @@
 #include "cli/console.h"
 #include "cli/interrupts.h"
 #include "ovq/base/json_fields.h"
+#include "ovq/core/parallel.h"
 #include "ovq/distributed/process_group.h"
 #include "ovq/experiments/child_process.h"
-#include "ovq/kernels/parallel.h"
 
 namespace ovq::cli {
 namespace {

@@ -14,7 +14,7 @@
 #include "cli/commands.h"
 #include "cli/console.h"
 #include "ovq/base/blas.h"
-#include "ovq/kernels/parallel.h"
+#include "ovq/core/parallel.h"
 
 namespace ovq::cli {
 namespace {

@@ -13,14 +13,12 @@ if(OVQ_BUILD_TORCH)
   set_target_properties(${torch_libraries} PROPERTIES INSTALL_RPATH "$ORIGIN")
   install(TARGETS ${torch_libraries} EXPORT ovqTorchTargets
     LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
-  foreach(layer text ops nn models)
+  foreach(layer text nn models)
     install(DIRECTORY ${PROJECT_SOURCE_DIR}/ovq/${layer}/ DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/ovq/${layer}
       FILES_MATCHING PATTERN "*.h")
   endforeach()
-  # Those of the other layers include them.
-  install(FILES ${PROJECT_SOURCE_DIR}/ovq/kernels/checks.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/ovq/kernels)
-  install(FILES ${PROJECT_SOURCE_DIR}/ovq/kernels/simd/row_kernels.h
-    DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/ovq/kernels/simd)
+  install(DIRECTORY ${PROJECT_SOURCE_DIR}/ovq/ops/ DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/ovq/ops
+    FILES_MATCHING PATTERN "torch*.h" PATTERN "torch/*.h")
   install(EXPORT ovqTorchTargets NAMESPACE ovq:: DESTINATION ${package_dir})
 endif()
 

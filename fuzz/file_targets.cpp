@@ -10,7 +10,7 @@
 #include "ovq/base/checksum.h"
 #include "ovq/base/files/safetensors.h"
 #include "ovq/base/json_lines.h"
-#include "ovq/kernels/ovq_attention.h"
+#include "ovq/ops/ovq_attention/ovq_attention.h"
 #include "ovq/tasks/choice.h"
 #include "ovq/text/documents.h"
 #include "ovq/text/text_stream.h"

@@ -9,10 +9,9 @@ function(ovq_add_torch_test name library)
 endfunction()
 
 ovq_add_torch_test(ops_test ovq::ops
-  ops/attention_test.cpp ops/gated_mlp_test.cpp ops/ovq_attention_test.cpp ops/ovq_trials_test.cpp ops/products_test.cpp ops/projections_test.cpp
-  ops/recurrences_test.cpp ops/rms_norm_test.cpp
-  ops/rotary_test.cpp ops/short_convolution_test.cpp ops/stored_weights_test.cpp ops/strides_test.cpp
-  ops/vector_quantize_test.cpp)
+  attention/torch_test.cpp gated_mlp/torch_test.cpp norm/torch_test.cpp ops/strides_test.cpp ovq_attention/torch_test.cpp
+  ovq_attention/torch_trials_test.cpp products/torch_stored_test.cpp products/torch_test.cpp projections/torch_test.cpp
+  recurrence/torch_test.cpp rotary/torch_test.cpp short_convolution/torch_test.cpp vector_quantize/torch_test.cpp)
 ovq_add_torch_test(nn_test ovq::nn nn/attention_mixers_test.cpp nn/layers_test.cpp nn/linear_mixers_test.cpp
   nn/mixers_test.cpp nn/vq_test.cpp)
 ovq_add_torch_test(models_test ovq::models

@@ -1,6 +1,6 @@
 // The kernels alone, without PyTorch: reads a prompt in one call, then continues one token at a time from the state
 // that call left behind. Finally reads everything in one call and compares: the outputs have the same bits.
-#include <ovq/kernels/ovq_attention.h>
+#include <ovq/ops/ovq_attention/ovq_attention.h>
 
 #include <cmath>
 #include <cstdint>

@@ -1,7 +1,7 @@
 #include "ovq/distributed/context_parallel.h"
 
-#include "ovq/ops/ovq_attention.h"
-#include "ovq/ops/torch.h"
+#include "ovq/ops/ovq_attention/torch.h"
+#include "ovq/ops/torch/torch.h"
 
 namespace ovq::distributed {
 

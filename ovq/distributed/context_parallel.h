@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "ovq/distributed/process_group.h"
-#include "ovq/kernels/ovq_options.h"
+#include "ovq/ops/ovq_attention/options.h"
 
 namespace ovq::distributed {
 

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "ovq/distributed/process_group.h"
-#include "ovq/ops/torch_compat.h"
+#include "ovq/ops/torch/torch_compat.h"
 
 namespace ovq::distributed {
 

@@ -20,7 +20,7 @@
 #include "ovq/base/error.h"
 #include "ovq/base/files/descriptor.h"
 #include "ovq/distributed/monitor.h"
-#include "ovq/ops/torch_compat.h"
+#include "ovq/ops/torch/torch_compat.h"
 
 namespace ovq::distributed {
 namespace {

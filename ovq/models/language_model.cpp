@@ -7,10 +7,10 @@
 #include "ovq/base/error.h"
 #include "ovq/base/random.h"
 #include "ovq/nn/parameters.h"
-#include "ovq/ops/once_differentiable.h"
-#include "ovq/ops/output_memory.h"
-#include "ovq/ops/row_loops.h"
-#include "ovq/ops/stored_weights.h"
+#include "ovq/ops/products/torch_stored.h"
+#include "ovq/ops/rows/torch.h"
+#include "ovq/ops/torch/once_differentiable.h"
+#include "ovq/ops/torch/output_memory.h"
 
 namespace ovq::models {
 namespace {

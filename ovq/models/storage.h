@@ -2,7 +2,7 @@
 #pragma once
 
 #include "ovq/base/fields.h"
-#include "ovq/kernels/ovq_state.h"
+#include "ovq/ops/ovq_attention/state.h"
 
 namespace ovq::models {
 

@@ -6,13 +6,13 @@
 
 #include "ovq/base/error.h"
 #include "ovq/base/json_fields.h"
-#include "ovq/kernels/checks.h"
+#include "ovq/core/checks.h"
 #include "ovq/models/generate.h"
 #include "ovq/models/presets.h"
 #include "ovq/models/state_file.h"
 #include "ovq/models/storage.h"
 #include "ovq/models/weights.h"
-#include "ovq/ops/packed.h"
+#include "ovq/ops/torch/packed.h"
 #include "ovq/text/text_stream.h"
 #include "ovq/text/utf8.h"
 

@@ -4,8 +4,8 @@
 
 #include "ovq/base/error.h"
 #include "ovq/nn/cache.h"
-#include "ovq/ops/attention.h"
-#include "ovq/ops/rotary.h"
+#include "ovq/ops/attention/torch.h"
+#include "ovq/ops/rotary/torch.h"
 
 namespace ovq::nn {
 Attention::Attention(const AttentionOptions& options) : AttentionHeads("attention", options.heads), options_(options) {

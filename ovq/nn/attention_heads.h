@@ -8,7 +8,7 @@
 #include "ovq/nn/mixer.h"
 #include "ovq/nn/projection.h"
 #include "ovq/nn/short_convolution.h"
-#include "ovq/ops/rotary.h"
+#include "ovq/ops/rotary/torch.h"
 
 namespace ovq::nn {
 

@@ -1,8 +1,8 @@
 // The cache of keys or values of attention layers, [B, time, Hkv, D].
 #pragma once
 
-#include "ovq/kernels/ovq_state.h"
-#include "ovq/ops/torch.h"
+#include "ovq/ops/ovq_attention/state.h"
+#include "ovq/ops/torch/torch.h"
 
 namespace ovq::nn {
 

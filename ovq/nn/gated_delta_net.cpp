@@ -1,8 +1,8 @@
 #include "ovq/nn/gated_delta_net.h"
 
 #include "ovq/nn/parameters.h"
-#include "ovq/ops/gated_delta_rule.h"
-#include "ovq/ops/pointwise.h"
+#include "ovq/ops/gated_delta_rule/torch.h"
+#include "ovq/ops/torch/pointwise.h"
 
 namespace ovq::nn {
 

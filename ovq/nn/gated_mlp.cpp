@@ -1,10 +1,10 @@
 #include "ovq/nn/gated_mlp.h"
 
 #include "ovq/nn/parameters.h"
-#include "ovq/ops/gated_mlp.h"
-#include "ovq/ops/pointwise.h"
-#include "ovq/ops/row_loops.h"
-#include "ovq/ops/stored_weights.h"
+#include "ovq/ops/gated_mlp/torch.h"
+#include "ovq/ops/products/torch_stored.h"
+#include "ovq/ops/rows/torch.h"
+#include "ovq/ops/torch/pointwise.h"
 
 namespace ovq::nn {
 

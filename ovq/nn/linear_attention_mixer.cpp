@@ -1,6 +1,6 @@
 #include "ovq/nn/linear_attention_mixer.h"
 
-#include "ovq/ops/linear_attention.h"
+#include "ovq/ops/linear_attention/torch.h"
 
 namespace ovq::nn {
 

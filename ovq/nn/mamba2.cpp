@@ -1,10 +1,10 @@
 #include "ovq/nn/mamba2.h"
 
 #include "ovq/nn/parameters.h"
-#include "ovq/ops/pointwise.h"
-#include "ovq/ops/projections.h"
-#include "ovq/ops/row_loops.h"
-#include "ovq/ops/ssd.h"
+#include "ovq/ops/projections/torch.h"
+#include "ovq/ops/rows/torch.h"
+#include "ovq/ops/ssd/torch.h"
+#include "ovq/ops/torch/pointwise.h"
 
 namespace ovq::nn {
 namespace {

@@ -1,8 +1,8 @@
 #include "ovq/nn/mesa_net.h"
 
 #include "ovq/nn/parameters.h"
-#include "ovq/ops/mesa.h"
-#include "ovq/ops/pointwise.h"
+#include "ovq/ops/mesa/torch.h"
+#include "ovq/ops/torch/pointwise.h"
 
 namespace ovq::nn {
 namespace {

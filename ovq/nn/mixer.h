@@ -6,8 +6,8 @@
 #include <string>
 
 #include "ovq/base/fields.h"
-#include "ovq/ops/ovq_state.h"
-#include "ovq/ops/torch.h"
+#include "ovq/ops/ovq_attention/torch_state.h"
+#include "ovq/ops/torch/torch.h"
 
 namespace ovq::nn {
 

@@ -1,9 +1,8 @@
 #include "ovq/nn/ovq_attention.h"
 
-#include "ovq/kernels/checks.h"
-#include "ovq/kernels/ovq_state.h"
-#include "ovq/ops/ovq_attention.h"
-#include "ovq/ops/pointwise.h"
+#include "ovq/ops/ovq_attention/state.h"
+#include "ovq/ops/ovq_attention/torch.h"
+#include "ovq/ops/torch/pointwise.h"
 
 namespace ovq::nn {
 

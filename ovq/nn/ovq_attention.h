@@ -3,8 +3,8 @@
 // With the value shift a weight goes where its key goes.
 #pragma once
 
-#include "ovq/kernels/ovq_options.h"
 #include "ovq/nn/attention_heads.h"
+#include "ovq/ops/ovq_attention/options.h"
 
 namespace ovq::nn {
 

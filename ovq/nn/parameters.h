@@ -5,7 +5,7 @@
 
 #include "ovq/base/error.h"
 #include "ovq/nn/projection.h"
-#include "ovq/ops/torch.h"
+#include "ovq/ops/torch/torch.h"
 
 namespace ovq::nn {
 

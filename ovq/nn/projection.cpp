@@ -1,8 +1,8 @@
 #include "ovq/nn/projection.h"
 
 #include "ovq/base/error.h"
-#include "ovq/ops/products.h"
-#include "ovq/ops/torch_compat.h"
+#include "ovq/ops/products/torch.h"
+#include "ovq/ops/torch/torch_compat.h"
 
 namespace ovq::nn {
 

@@ -1,7 +1,7 @@
 // torch's linear layer and embedding, computed by ops::linear and with errors that name them.
 #pragma once
 
-#include "ovq/ops/torch.h"
+#include "ovq/ops/torch/torch.h"
 
 namespace ovq::nn {
 

@@ -1,12 +1,12 @@
 #include "ovq/nn/recurrent_mixer.h"
 
 #include "ovq/nn/parameters.h"
-#include "ovq/ops/packed.h"
-#include "ovq/ops/pointwise.h"
-#include "ovq/ops/projections.h"
-#include "ovq/ops/rms_norm.h"
-#include "ovq/ops/row_loops.h"
-#include "ovq/ops/stored_weights.h"
+#include "ovq/ops/norm/torch.h"
+#include "ovq/ops/products/torch_stored.h"
+#include "ovq/ops/projections/torch.h"
+#include "ovq/ops/rows/torch.h"
+#include "ovq/ops/torch/packed.h"
+#include "ovq/ops/torch/pointwise.h"
 
 namespace ovq::nn {
 namespace {

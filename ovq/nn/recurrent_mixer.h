@@ -11,7 +11,7 @@
 #include "ovq/nn/projection.h"
 #include "ovq/nn/rms_norm.h"
 #include "ovq/nn/short_convolution.h"
-#include "ovq/ops/recurrence.h"
+#include "ovq/ops/recurrence/torch.h"
 
 namespace ovq::nn {
 

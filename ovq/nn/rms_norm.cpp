@@ -1,7 +1,7 @@
 #include "ovq/nn/rms_norm.h"
 
 #include "ovq/base/error.h"
-#include "ovq/ops/rms_norm.h"
+#include "ovq/ops/norm/torch.h"
 
 namespace ovq::nn {
 

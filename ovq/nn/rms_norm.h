@@ -2,7 +2,7 @@
 // it.
 #pragma once
 
-#include "ovq/ops/torch.h"
+#include "ovq/ops/torch/torch.h"
 
 namespace ovq::nn {
 

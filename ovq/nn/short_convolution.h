@@ -1,8 +1,8 @@
 // ops::short_convolution as a layer, with an activation behind it and the inputs that a state carries before it.
 #pragma once
 
-#include "ovq/ops/short_convolution.h"
-#include "ovq/ops/torch.h"
+#include "ovq/ops/short_convolution/torch.h"
+#include "ovq/ops/torch/torch.h"
 
 namespace ovq::nn {
 

@@ -5,7 +5,7 @@
 #include <algorithm>
 
 #include "ovq/base/error.h"
-#include "ovq/ops/rms_norm.h"
+#include "ovq/ops/norm/torch.h"
 
 namespace ovq::nn {
 namespace {

@@ -16,7 +16,7 @@
 #include <vector>
 
 #include "ovq/base/fields.h"
-#include "ovq/ops/vector_quantize.h"
+#include "ovq/ops/vector_quantize/torch.h"
 
 namespace ovq::nn {
 

@@ -2,10 +2,10 @@
 
 #include "ovq/base/error.h"
 #include "ovq/nn/cache.h"
-#include "ovq/ops/attention.h"
-#include "ovq/ops/packed.h"
-#include "ovq/ops/vector_quantize.h"
-#include "ovq/ops/vq_linear_attention.h"
+#include "ovq/ops/attention/torch.h"
+#include "ovq/ops/torch/packed.h"
+#include "ovq/ops/vector_quantize/torch.h"
+#include "ovq/ops/vq_linear_attention/torch.h"
 
 namespace ovq::nn {
 VqAttention::VqAttention(const VqAttentionOptions& options) : AttentionHeads("vq", options.heads), options_(options) {

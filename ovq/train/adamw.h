@@ -14,7 +14,7 @@
 #include <utility>
 #include <vector>
 
-#include "ovq/ops/torch.h"
+#include "ovq/ops/torch/torch.h"
 
 namespace ovq::train {
 

@@ -4,7 +4,7 @@
 
 #include <vector>
 
-#include "ovq/ops/torch.h"
+#include "ovq/ops/torch/torch.h"
 
 namespace ovq::train {
 

@@ -8,34 +8,35 @@ from typing import Dict, List, Tuple
 
 from markdown_text import WIDTH, Page, blocks, wrapped
 
+# Title, text, headers of ovq/
 SECTIONS = [
     (
         "Kernels",
         "Namespace and target `ovq::kernels`: strided views of float32 memory, no PyTorch. A forward writes to memory "
         "that the caller gives it; the backward of the same call takes what the forward saved.",
-        "kernels",
-        """view ovq_attention ovq_options ovq_state attention gated_delta_rule linear_attention ssd mesa
-        short_convolution parallel isa""",
+        """core/view ops/ovq_attention/ovq_attention ops/ovq_attention/options ops/ovq_attention/state
+        ops/attention/attention ops/gated_delta_rule/gated_delta_rule ops/linear_attention/linear_attention ops/ssd/ssd
+        ops/mesa/mesa ops/short_convolution/short_convolution core/parallel core/isa""",
     ),
     (
         "Ops",
         "Namespace and target `ovq::ops`: functions of torch tensors with autograd.",
-        "ops",
-        """ovq_attention ovq_state attention gated_delta_rule linear_attention ssd mesa recurrence short_convolution
-        rms_norm rotary vector_quantize vq_linear_attention gated_mlp backend""",
+        """ops/ovq_attention/torch ops/ovq_attention/torch_state ops/attention/torch ops/gated_delta_rule/torch
+        ops/linear_attention/torch ops/ssd/torch ops/mesa/torch ops/recurrence/torch ops/short_convolution/torch
+        ops/norm/torch ops/rotary/torch ops/vector_quantize/torch ops/vq_linear_attention/torch ops/gated_mlp/torch
+        ops/torch/backend""",
     ),
     (
         "Layers",
         "Namespace and target `ovq::nn`: sequence mixers as torch modules. `Mixer` has their interface.",
-        "nn",
-        """mixer attention_heads ovq_attention attention vq_attention vector_quantizer gated_delta_net mamba2 mesa_net
-        linear_attention_mixer""",
+        """nn/mixer nn/attention_heads nn/ovq_attention nn/attention nn/vq_attention nn/vector_quantizer
+        nn/gated_delta_net nn/mamba2 nn/mesa_net nn/linear_attention_mixer""",
     ),
     (
         "Language models",
         "Namespace and target `ovq::models`: models by name or configuration, their files, and text from them.",
-        "models",
-        "language_model config mixer_options presets weights generate sampling session text_session",
+        """models/language_model models/config models/mixer_options models/presets models/weights models/generate
+        models/sampling models/session models/text_session""",
     ),
 ]
 # What the library's own files share through public headers.
@@ -47,7 +48,7 @@ INTERNAL = {
     *"NamedTensors save_tensors LoadedTensors load_tensors identity start_statistics kernel plain".split(),
 }
 # Of recurrence.h only what the recurrences return.
-ONLY = {"ovq/ops/recurrence.h": {"RecurrenceResult"}}
+ONLY = {"ovq/ops/recurrence/torch.h": {"RecurrenceResult"}}
 
 
 @dataclass
@@ -275,10 +276,10 @@ INTRODUCTION = [
 
 def page(root: Path) -> str:
     result = Page("C++ API", INTRODUCTION, one_line=False)
-    for title, text, layer, stems in SECTIONS:
+    for title, text, stems in SECTIONS:
         result.section(title, [*wrapped(text), ""])
         for stem in stems.split():
-            path = f"ovq/{layer}/{stem}.h"
+            path = f"ovq/{stem}.h"
             lines, names = header(root, path)
             result.entry(path, lines, ": " + ", ".join(f"`{name}`" for name in names), link=f"../{path}")
     return result.text()

@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "ovq/experiments/child_process.h"
-#include "ovq/ops/ovq_attention.h"
+#include "ovq/ops/ovq_attention/torch.h"
 
 namespace ovq::distributed::test {
 namespace {

@@ -1,8 +1,8 @@
 #include "ovq/nn/attention.h"
 #include "ovq/nn/ovq_attention.h"
 #include "ovq/nn/vq_attention.h"
-#include "ovq/ops/attention.h"
-#include "ovq/ops/ovq_attention.h"
+#include "ovq/ops/attention/torch.h"
+#include "ovq/ops/ovq_attention/torch.h"
 #include "tests/nn/mixer_checks.h"
 
 namespace ovq::nn::test {

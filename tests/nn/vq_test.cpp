@@ -4,7 +4,7 @@
 #include <set>
 
 #include "ovq/nn/vq_attention.h"
-#include "ovq/ops/rms_norm.h"
+#include "ovq/ops/norm/torch.h"
 #include "tests/ops/tensor_checks.h"
 
 namespace ovq::nn::test {

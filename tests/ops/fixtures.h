@@ -11,9 +11,9 @@
 #include <string>
 #include <vector>
 
-#include "ovq/ops/backend.h"
-#include "ovq/ops/torch.h"
-#include "tests/kernels/compare.h"
+#include "ovq/ops/torch/backend.h"
+#include "ovq/ops/torch/torch.h"
+#include "tests/core/compare.h"
 
 namespace ovq::ops::test {
 

@@ -7,9 +7,9 @@
 #include <functional>
 #include <vector>
 
-#include "ovq/kernels/isa.h"
-#include "ovq/kernels/simd/row_kernels.h"
-#include "ovq/ops/backend.h"
+#include "ovq/core/isa.h"
+#include "ovq/ops/rows/kernel.h"
+#include "ovq/ops/torch/backend.h"
 #include "tests/ops/tensor_checks.h"
 
 namespace ovq::ops::test {

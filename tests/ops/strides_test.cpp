@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "bench/torch_memory.h"
-#include "ovq/ops/attention.h"
-#include "ovq/ops/ovq_attention.h"
+#include "ovq/ops/attention/torch.h"
+#include "ovq/ops/ovq_attention/torch.h"
 #include "tests/ops/fixtures.h"
 
 namespace ovq::ops::test {

@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "ovq/ops/torch.h"
-#include "tests/kernels/compare.h"
+#include "ovq/ops/torch/torch.h"
+#include "tests/core/compare.h"
 
 namespace ovq::ops::test {
 

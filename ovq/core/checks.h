@@ -1,0 +1,26 @@
+// Checks of arguments, shared by the kernels: each throws std::invalid_argument that names the argument.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "ovq/base/error.h"
+#include "ovq/core/sequences.h"
+#include "ovq/core/view.h"
+
+namespace ovq::kernels {
+
+// A view of exactly these sizes; without data only where `optional`.
+template <class T>
+void check_shape(const char* op, const char* name, const View<T>& view, int64_t batch, int64_t time, int64_t heads,
+                 int64_t dim, bool optional = false) {
+  const bool empty = batch * time * heads * dim == 0;
+  if (view.data == nullptr && (optional || empty)) return;
+  check(view.data != nullptr, op, name, " is missing");
+  check(view.batch == batch && view.time == time && view.heads == heads && view.dim == dim, op, name, " is [",
+        view.batch, ", ", view.time, ", ", view.heads, ", ", view.dim, "]; must be [", batch, ", ", time, ", ", heads,
+        ", ", dim, "]");
+}
+
+}  // namespace ovq::kernels

@@ -1,0 +1,37 @@
+// Plain loops of a few rows times matrices: the twin of ovq/ops/products/matvec.h.
+#pragma once
+
+#include <cmath>
+#include <vector>
+
+#include "ovq/core/reference_matrix.h"
+
+namespace ovq::kernels::reference {
+
+// x [rows, depth], weights [outputs, depth] each; add [rows, outputs] or empty
+template <class Scalar>
+Matrix<Scalar> matvec(const Matrix<Scalar>& x, const std::vector<Matrix<Scalar>>& weights, const Matrix<Scalar>& add,
+                      bool gated) {
+  int64_t outputs = 0;
+  for (const Matrix<Scalar>& weight : weights) outputs += weight.rows;
+  Matrix<Scalar> y(x.rows, outputs);
+  for (int64_t row = 0; row < x.rows; ++row) {
+    int64_t column = 0;
+    for (const Matrix<Scalar>& weight : weights) {
+      for (int64_t o = 0; o < weight.rows; ++o, ++column) {
+        y[row][column] = dot(x[row], weight[o], x.columns) + (add.rows > 0 ? add[row][column] : Scalar(0));
+      }
+    }
+  }
+  if (!gated) return y;
+  Matrix<Scalar> a(x.rows, outputs / 2);
+  for (int64_t row = 0; row < a.rows; ++row) {
+    for (int64_t o = 0; o < a.columns; ++o) {
+      const Scalar gate = y[row][o];
+      a[row][o] = gate / (1 + std::exp(-gate)) * y[row][a.columns + o];
+    }
+  }
+  return a;
+}
+
+}  // namespace ovq::kernels::reference
