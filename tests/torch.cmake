@@ -9,7 +9,7 @@ function(ovq_add_torch_test name library)
 endfunction()
 
 ovq_add_torch_test(ops_test ovq::ops
-  ops/attention_test.cpp ops/gated_mlp_test.cpp ops/ovq_attention_test.cpp ops/ovq_trials_test.cpp ops/products_test.cpp ops/projections_test.cpp
+  ops/attention_test.cpp ops/gated_mlp_test.cpp ops/ovq_attention_test.cpp ops/products_test.cpp ops/projections_test.cpp
   ops/recurrences_test.cpp ops/rms_norm_test.cpp
   ops/rotary_test.cpp ops/short_convolution_test.cpp ops/stored_weights_test.cpp ops/strides_test.cpp
   ops/vector_quantize_test.cpp)
