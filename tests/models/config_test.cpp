@@ -77,10 +77,12 @@ TEST(Config, FilesOfOlderProgramsAreRead) {
   object["mixers"]["gdn"] = {{"type", "gdn"}, {"heads", 2}};
   const ModelConfig now = config_from_json(object);
   object["mixers"]["ovq"]["trial"] = "none";
+  object["mixers"]["gdn"]["chunk"] = 32;
   const ModelConfig before = config_from_json(object);
   EXPECT_EQ(to_json(before), to_json(now));
   EXPECT_EQ(identity(before), identity(now));
   const json written = json::parse(identity(now));
+  EXPECT_EQ(written["mixers"]["gdn"]["chunk"], 64);
   EXPECT_EQ(written["mixers"]["ovq"]["trial"], "none");
   EXPECT_EQ(identity(config_from_json(written)), identity(now));
   EXPECT_EQ(error_with("/mixers/ovq/trial", "log-size"),
@@ -98,6 +100,8 @@ TEST(Config, PatchesOfOlderProgramsEqualTheSameWithoutRetiredFields) {
   EXPECT_EQ(kept(R"({"mixers": {"ovq": {"trial": "none"}}})"), json::object());
   EXPECT_EQ(kept(R"({"mixers": {"own": {"type": "ovq", "trial": "none"}}})"),
             patch(R"({"mixers": {"own": {"type": "ovq"}}})"));
+  EXPECT_EQ(kept(R"({"mixers": {"own": {"type": "mesa", "heads": 2, "chunk": 16}}})"),
+            patch(R"({"mixers": {"own": {"type": "mesa", "heads": 2}}})"));
   // What the model refuses stays.
   for (const char* same : {R"({"mixers": {"ovq": {"trial": "log-size"}}})", R"({"mixers": {"sw": {"trial": "none"}}})",
                            R"({"mixers": {"sw": null, "ovq": 3}})", R"({"mixers": 3})", R"({"pattern": "sw"})",
