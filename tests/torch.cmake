@@ -26,7 +26,6 @@ ovq_add_torch_test(train_test ovq::train
   train/identifier_loss_test.cpp train/initial_weights_test.cpp
   train/keep_test.cpp train/phases_test.cpp train/profile_test.cpp train/replicas_test.cpp train/run_test.cpp train/sweep_test.cpp
   train/text_loss_test.cpp train/train_test.cpp)
-ovq_add_torch_test(context_parallel_test ovq::experiments distributed/context_parallel_test.cpp)  # starts itself twice
 ovq_add_torch_test(experiments_test ovq::experiments
   experiments/child_process_test.cpp experiments/experiment_set_test.cpp experiments/plan_test.cpp
   experiments/result_tables_test.cpp)
