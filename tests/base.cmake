@@ -4,6 +4,7 @@ add_executable(base_test
   base/checksum_test.cpp
   base/closest_test.cpp
   base/format_test.cpp
+  base/json_fields_test.cpp
   base/json_lines_test.cpp
   base/random_test.cpp
   base/table_test.cpp

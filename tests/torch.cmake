@@ -10,7 +10,7 @@ endfunction()
 
 ovq_add_torch_test(ops_test ovq::ops
   attention/torch_test.cpp gated_mlp/torch_test.cpp norm/torch_test.cpp ops/strides_test.cpp ovq_attention/torch_test.cpp
-  ovq_attention/torch_trials_test.cpp products/torch_stored_test.cpp products/torch_test.cpp projections/torch_test.cpp
+  products/torch_stored_test.cpp products/torch_test.cpp projections/torch_test.cpp
   recurrence/torch_test.cpp rotary/torch_test.cpp short_convolution/torch_test.cpp vector_quantize/torch_test.cpp)
 ovq_add_torch_test(nn_test ovq::nn nn/attention_mixers_test.cpp nn/layers_test.cpp nn/linear_mixers_test.cpp
   nn/mixers_test.cpp nn/vq_test.cpp)
@@ -25,7 +25,6 @@ ovq_add_torch_test(train_test ovq::train
   train/identifier_loss_test.cpp train/initial_weights_test.cpp
   train/keep_test.cpp train/phases_test.cpp train/profile_test.cpp train/replicas_test.cpp train/run_test.cpp train/sweep_test.cpp
   train/text_loss_test.cpp train/train_test.cpp)
-ovq_add_torch_test(context_parallel_test ovq::experiments distributed/context_parallel_test.cpp)  # starts itself twice
 ovq_add_torch_test(experiments_test ovq::experiments
   experiments/child_process_test.cpp experiments/experiment_set_test.cpp experiments/plan_test.cpp
   experiments/result_tables_test.cpp)

@@ -9,6 +9,12 @@
 // description and the allowed values. JSON input and output, help texts, torch's schemas, Python's keywords and
 // docstrings, and state files are visitors of these lists. Values are int64_t, uint64_t, float, double, bool,
 // std::string, enums, and std::optional<float>.
+//
+// Fields that earlier versions had are listed beside it, so that their files can still be read:
+//
+//   constexpr auto retired_fields(const RunOptions&) {
+//     return std::to_array<RetiredField>({{.name = "keep", .now = "keep_checkpoints"}});
+//   }
 #pragma once
 
 #include <array>
@@ -96,6 +102,23 @@ constexpr Range between(double low, double high) {
 constexpr Range or_zero(Range range, const char* meaning) {
   range.zero = meaning;
   return range;
+}
+
+// A field that the options no longer have under this name.
+struct RetiredField {
+  const char* name;
+  const char* now = nullptr;    // the field that has its value now; nullptr: none
+  const char* value = nullptr;  // without `now`: its last default, as JSON
+  bool had_effect = false;      // any other value is refused, because it would be lost
+};
+
+template <class Options>
+constexpr auto retired_fields_of(const Options& options) {
+  if constexpr (requires { retired_fields(options); }) {
+    return retired_fields(options);
+  } else {
+    return std::array<RetiredField, 0>();
+  }
 }
 
 template <class T>

@@ -4,7 +4,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <limits>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <stdexcept>
 #include <string>
@@ -32,6 +34,11 @@ struct FieldPlace {
   bool check_ranges = true;        // false: the user of the options checks them
 };
 
+// Whether a retired field with this value makes no difference.
+inline bool is_ignored(const RetiredField& field, const json& value) {
+  return field.now == nullptr && (!field.had_effect || value.is_null() || value == json::parse(field.value));
+}
+
 class FieldReader {
  public:
   // The object must outlive the reader.
@@ -39,6 +46,13 @@ class FieldReader {
     if (!object.is_object()) fail("", object, "an object");
   }
   FieldReader(const json& object, std::string path) : FieldReader(object, FieldPlace{.path = std::move(path)}) {}
+
+  // Reads every field of the options. An object that an earlier version wrote may hold retired fields.
+  template <class Options>
+  void read(Options& options) {
+    for (const RetiredField& field : retired_fields_of(options)) accept(field);
+    list_fields(*this, options);
+  }
 
   template <class T>
   void operator()(const char* name, T& value, const char* /*text*/, const Range& range = {}) {
@@ -76,7 +90,8 @@ class FieldReader {
   // Returns a field of another type; nullptr if absent.
   const json* find(const char* name) {
     known_.emplace_back(name);
-    const auto at = object_.find(name);
+    auto at = object_.find(name);
+    if (const auto before = renamed_.find(name); before != renamed_.end()) at = object_.find(before->second);
     return at == object_.end() || at->is_null() ? nullptr : &*at;
   }
   [[noreturn]] void fail(const std::string& name, const json& came, const std::string& expected) const {
@@ -87,13 +102,27 @@ class FieldReader {
   // Throws if the object has fields that were not read.
   void finish() const {
     for (const auto& [name, value] : object_.items()) {
-      if (std::find(known_.begin(), known_.end(), name) != known_.end()) continue;
+      if (contains(known_, name) || contains(retired_, name)) continue;
       const std::string kind = place_.kind + (place_.path.empty() ? "" : " of " + place_.path);
       ovq::fail(place_.op.c_str(), unknown_name(kind, name, known_));
     }
   }
 
  private:
+  static bool contains(const std::vector<std::string>& names, const std::string& name) {
+    return std::find(names.begin(), names.end(), name) != names.end();
+  }
+  void accept(const RetiredField& field) {
+    const auto at = object_.find(field.name);
+    if (at == object_.end()) return;
+    retired_.emplace_back(field.name);
+    if (field.now != nullptr) {
+      if (object_.contains(field.now)) fail(field.name, *at, std::string("absent where ") + field.now + " is given");
+      renamed_[field.now] = field.name;
+    } else if (!is_ignored(field, *at)) {
+      fail(field.name, *at, std::string(field.value) + " or absent: this option was removed");
+    }
+  }
   static std::string after(const char* word, const Range& range) {
     const std::string text = range.text();
     return text.empty() ? "" : range.bounded_above() ? " " + text : std::string(" ") + word + " " + text;
@@ -114,6 +143,8 @@ class FieldReader {
   const json& object_;
   FieldPlace place_;
   std::vector<std::string> known_;
+  std::vector<std::string> retired_;                         // names of the object's retired fields
+  std::map<std::string, std::string, std::less<>> renamed_;  // the object's name of a field by its present name
 };
 
 // A value in JSON; an absent one is 0.
@@ -177,6 +208,30 @@ json fields_to_json(const Options& options) {
   FieldWriter writer(object);
   list_fields(writer, copy);
   return object;
+}
+
+// Removes the retired fields that FieldReader ignores and gives renamed ones their present name, so that objects of
+// different versions compare equal.
+template <class Options>
+void update_retired_fields(json& object, const Options& options) {
+  for (const RetiredField& field : retired_fields_of(options)) {
+    const auto at = object.find(field.name);
+    if (at == object.end()) continue;
+    if (field.now != nullptr && !object.contains(field.now)) {
+      object[field.now] = json(*at);
+      object.erase(field.name);
+    } else if (is_ignored(field, *at)) {
+      object.erase(at);
+    }
+  }
+}
+
+// Adds them with their last default, as earlier versions wrote these options.
+template <class Options>
+void add_retired_fields(json& object, const Options& options) {
+  for (const RetiredField& field : retired_fields_of(options)) {
+    if (field.now == nullptr) object[field.name] = json::parse(field.value);
+  }
 }
 
 template <class Options>

@@ -214,21 +214,6 @@ std::vector<at::Tensor> ProcessGroup::gather(const at::Tensor& x) {
   return all;
 }
 
-// Sends and receives are not counted as operations: ranks begin different numbers of them.
-ProcessGroup::Pending ProcessGroup::begin_send(const at::Tensor& x, int64_t to, int64_t tag) {
-  auto work = std::make_shared<Pending::Work>();
-  work->tensors = {x};
-  work->work = attempted(
-      *monitor_, [&] { return parts_->gloo->send(work->tensors, static_cast<int>(to), static_cast<int>(tag)); });
-  return begun(std::move(work));
-}
-
-void ProcessGroup::receive(const at::Tensor& x, int64_t from, int64_t tag) {
-  std::vector<at::Tensor> tensors = {x};
-  attempted(*monitor_,
-            [&] { return parts_->gloo->recv(tensors, static_cast<int>(from), static_cast<int>(tag))->wait(); });
-}
-
 std::string ProcessGroup::broadcast(const std::string& text, int64_t from) {
   const at::Tensor size = at::full({1}, static_cast<int64_t>(text.size()), at::kLong);
   broadcast(size, from);
@@ -305,8 +290,6 @@ ProcessGroup::Pending ProcessGroup::begin_sum(const at::Tensor&) { refuse(); }
 ProcessGroup::Pending ProcessGroup::begin_broadcast(const at::Tensor&, int64_t) { refuse(); }
 std::string ProcessGroup::broadcast(const std::string&, int64_t) { refuse(); }
 std::vector<at::Tensor> ProcessGroup::gather(const at::Tensor&) { refuse(); }
-ProcessGroup::Pending ProcessGroup::begin_send(const at::Tensor&, int64_t, int64_t) { refuse(); }
-void ProcessGroup::receive(const at::Tensor&, int64_t, int64_t) { refuse(); }
 bool ProcessGroup::any(bool) { refuse(); }
 void ProcessGroup::leave_with(const std::string&) noexcept {}
 struct StoreServer::Parts {};

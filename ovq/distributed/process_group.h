@@ -60,9 +60,6 @@ class ProcessGroup {
   std::string broadcast(const std::string& text, int64_t from);
   // Returns every rank's x on all ranks.
   std::vector<at::Tensor> gather(const at::Tensor& x);
-  // Sends x to one rank, which receives it with the same tag.
-  Pending begin_send(const at::Tensor& x, int64_t to, int64_t tag);
-  void receive(const at::Tensor& x, int64_t from, int64_t tag);
   bool any(bool here);  // whether `here` is true on at least one rank
 
   // Publishes why this rank will end, so that the others report it. Never throws.

@@ -124,7 +124,7 @@ bool same_text(const json& described, const json& other) {
 Corpus corpus_from_json(const json& object, const FieldPlace& place, const std::string& set) {
   Corpus corpus{.directory = fs::path("runs") / set / "corpus"};
   FieldReader reader(object, place);
-  list_fields(reader, corpus.tokenizer);
+  reader.read(corpus.tokenizer);
   reader("questions", corpus.questions, "", at_least(0));
   reader.finish();
   return corpus;
@@ -133,7 +133,7 @@ Corpus corpus_from_json(const json& object, const FieldPlace& place, const std::
 Corpus corpus_of_result(const json& described, const json& task_options) {
   Corpus corpus{.directory = fs::path(task_options.at("tokenizer").get<std::string>()).parent_path()};
   FieldReader reader(described.at("made_with"), FieldPlace{.op = "result", .path = "corpus.made_with"});
-  list_fields(reader, corpus.tokenizer);
+  reader.read(corpus.tokenizer);
   reader.finish();
   return corpus;
 }

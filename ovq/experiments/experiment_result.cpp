@@ -129,7 +129,7 @@ std::vector<std::string> differences(const ExperimentResult& before, const Exper
 }
 
 std::string differing_options(const train::RunOptions& a, const train::RunOptions& b) {
-  const json left = to_json(a), right = to_json(b);
+  const json left = to_comparable_json(a), right = to_comparable_json(b);
   std::vector<std::string> names;
   for (const auto& [name, value] : left.items()) {
     if (right.value(name, json()) != value) names.push_back(name);

@@ -1,5 +1,6 @@
 #include "ovq/models/config.h"
 
+#include <algorithm>
 #include <sstream>
 
 #include "ovq/base/json_fields.h"
@@ -42,7 +43,7 @@ ModelConfig config_from_json(const json& object) {
   if (const json* type = reader.find("model_type"); type != nullptr && *type != "ovq") {
     reader.fail("model_type", *type, "\"ovq\"");
   }
-  list_fields(reader, config);
+  reader.read(config);
   for (const auto& [name, value] : {std::pair{"vocab_size", config.vocab_size},
                                     {"hidden_size", config.width},
                                     {"num_hidden_layers", config.layers},
@@ -82,13 +83,34 @@ json to_json(const ModelConfig& config) {
   return object;
 }
 
+json without_retired_fields(json patch, const ModelConfig& base) {
+  const auto mixers = patch.find("mixers");
+  if (mixers == patch.end() || !mixers->is_object()) return patch;
+  const std::vector<std::string> known = mixer_types();
+  json kept = json::object();
+  for (auto& [name, mixer] : mixers->items()) {
+    const json own = base.mixers.contains(name) ? json(type_of(base.mixers.at(name))) : json();
+    const json type = mixer.is_object() ? mixer.value("type", own) : json();
+    if (std::find(known.begin(), known.end(), type) != known.end()) update_retired_mixer_fields(mixer, type);
+    if (!mixer.is_object() || !mixer.empty()) kept[name] = mixer;
+  }
+  if (kept.empty()) {
+    patch.erase(mixers);
+  } else {
+    *mixers = std::move(kept);
+  }
+  return patch;
+}
+
 std::string identity(ModelConfig config) {
   config.set_centroids(1);
   json object = to_json(config);
-  // What came later counts where it is used: states that older programs have saved still fit.
+  // States that older programs have saved still fit: fields that came later count where they are used, and those that
+  // went are still there.
   for (const auto& [name, options] : config.mixers) {
     json& mixer = object["mixers"][name];
     if (!mixer.value("value_norms", true)) mixer.erase("value_norms");
+    add_retired_mixer_fields(mixer, type_of(options));
   }
   return object.dump();
 }

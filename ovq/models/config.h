@@ -61,6 +61,9 @@ void list_fields(Fields& field, ModelConfig& c) {
 // Errors (std::invalid_argument) name the field, what it holds and what is allowed.
 ModelConfig config_from_json(const nlohmann::json& object);
 nlohmann::json to_json(const ModelConfig& config);
+// A patch of a configuration (RFC 7396) without what earlier versions had, so that patches compare equal. `base` tells
+// the types of the mixers.
+nlohmann::json without_retired_fields(nlohmann::json patch, const ModelConfig& base);
 // As text, with the number of centroids left open: that is no part of what a model is.
 std::string identity(ModelConfig config);
 ModelConfig load_config(const std::filesystem::path& file);

@@ -75,30 +75,31 @@ ExecutedFlops times(double heads, const ExecutedFlops& flops) {
   return {heads * flops.forward, heads * flops.backward};
 }
 
-// A context shorter than a chunk is one chunk.
-double chunk_of(int64_t chunk, double context) { return std::min(static_cast<double>(chunk), context); }
+// Tokens that the composed ops compute at a time. A context shorter than a chunk is one chunk.
+constexpr double kRecurrenceChunk = 64;
+double recurrence_chunk(double context) { return std::min(kRecurrenceChunk, context); }
 
 ExecutedFlops executed(const nn::LinearAttentionMixerOptions& o, double context) {
-  const ChunkForm form{chunk_of(o.chunk, context), static_cast<double>(o.key_dim), static_cast<double>(o.value_dim)};
+  const ChunkForm form{recurrence_chunk(context), static_cast<double>(o.key_dim), static_cast<double>(o.value_dim)};
   return times(static_cast<double>(o.heads), form.linear());
 }
 
 ExecutedFlops executed(const nn::Mamba2Options& o, double context) {
   const int64_t heads = o.heads == 0 ? o.expand * o.width / o.head_dim : o.heads;
-  const ChunkForm form{chunk_of(o.chunk, context), static_cast<double>(o.state), static_cast<double>(o.head_dim)};
+  const ChunkForm form{recurrence_chunk(context), static_cast<double>(o.state), static_cast<double>(o.head_dim)};
   return times(static_cast<double>(heads), form.linear());
 }
 
 ExecutedFlops executed(const nn::GatedDeltaNetOptions& o, double context) {
   const double keys = static_cast<double>(o.key_dim), values = static_cast<double>(o.value_dim);
-  const double chunk = chunk_of(o.chunk, context);
+  const double chunk = recurrence_chunk(context);
   return times(static_cast<double>(o.heads), {6 * keys * values + chunk * (6 * keys + 4 * values) + chunk * chunk,
                                               12 * keys * values + chunk * (16 * keys + 8 * values)});
 }
 
 ExecutedFlops executed(const nn::MesaNetOptions& o, double context) {
   const double keys = static_cast<double>(o.key_dim), values = static_cast<double>(o.value_dim);
-  const double chunk = chunk_of(o.chunk, context);
+  const double chunk = recurrence_chunk(context);
   const double solve = static_cast<double>(o.iterations) * (2 * keys * keys + 4 * chunk * keys);
   const double read = 2 * keys * values + 2 * chunk * (keys + values);
   return times(static_cast<double>(o.heads), {2 * keys * (keys + values) + read + solve,
@@ -130,7 +131,7 @@ std::optional<PaperFlops> paper_flops(const MixerOptions& options, int64_t conte
     return PaperFlops{sum.inference / length, sum.training / length};
   }
   if (const auto* o = std::get_if<nn::GatedDeltaNetOptions>(&options)) {
-    const double d = static_cast<double>(o->key_dim), chunk = static_cast<double>(o->chunk);
+    const double d = static_cast<double>(o->key_dim), chunk = kRecurrenceChunk;
     const double head = 6 * d * d + (6 * d * d + 10 * chunk * d + chunk * chunk / 3);
     return PaperFlops{static_cast<double>(o->heads) * head, 3 * static_cast<double>(o->heads) * head};
   }

@@ -70,7 +70,7 @@ MixerOptions mixer_from_json(const json& object, int64_t width, const std::strin
     reader.fail("type", type == nullptr ? json() : *type, "the name of a mixer");
   }
   MixerOptions options = default_options(type->get<std::string>(), width);
-  std::visit([&](auto& o) { list_fields(reader, o); }, options);
+  std::visit([&](auto& o) { reader.read(o); }, options);
   reader.finish();
   return options;
 }
@@ -83,6 +83,14 @@ json to_json(const MixerOptions& options) {
   json object = {{"type", type_of(options)}};
   std::visit([&](const auto& o) { object.update(fields_to_json(o)); }, options);
   return object;
+}
+
+void update_retired_mixer_fields(json& object, const std::string& type) {
+  std::visit([&](const auto& o) { update_retired_fields(object, o); }, default_options(type, 0));
+}
+
+void add_retired_mixer_fields(json& object, const std::string& type) {
+  std::visit([&](const auto& o) { add_retired_fields(object, o); }, default_options(type, 0));
 }
 
 std::shared_ptr<nn::Mixer> make_mixer(const MixerOptions& options) {

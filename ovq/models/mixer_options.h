@@ -31,6 +31,9 @@ MixerOptions default_options(const std::string& type, int64_t width);
 // {"type": ..., options}; `path` names the object in errors.
 MixerOptions mixer_from_json(const nlohmann::json& object, int64_t width, const std::string& path);
 nlohmann::json to_json(const MixerOptions& options);
+// Fields of a mixer of that type that earlier versions had; see update_retired_fields and add_retired_fields.
+void update_retired_mixer_fields(nlohmann::json& object, const std::string& type);
+void add_retired_mixer_fields(nlohmann::json& object, const std::string& type);
 
 // The fields of that type's options, as FieldDescriber has them.
 nlohmann::json describe_mixer(const std::string& type);

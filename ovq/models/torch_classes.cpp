@@ -219,7 +219,7 @@ GenerateOptions generate_options(const std::string& text) {
   const json object = parsed(text);
   GenerateOptions options;
   FieldReader reader(object, FieldPlace{.op = "generate"});
-  list_fields(reader, options);
+  reader.read(options);
   reader.finish();
   return options;
 }

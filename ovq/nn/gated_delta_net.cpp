@@ -30,8 +30,7 @@ RecurrentMixer::Recurred GatedDeltaNet::recur(const Call& call) {
                                            .g = g,
                                            .beta = ops::sigmoid(heads.others[2]),
                                            .state = call.before,
-                                           .starts = call.starts,
-                                           .chunk = options_.chunk}),
+                                           .starts = call.starts}),
           .gate = heads.others[0]};
 }
 

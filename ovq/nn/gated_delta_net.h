@@ -14,7 +14,6 @@ struct GatedDeltaNetOptions {
   int64_t key_dim = 128;    // per head
   int64_t value_dim = 256;  // per head
   int64_t conv_width = 4;
-  int64_t chunk = 64;
 };
 
 template <class Fields>
@@ -23,7 +22,10 @@ void list_fields(Fields& field, GatedDeltaNetOptions& o) {
   field("key_dim", o.key_dim, "numbers per head of queries and keys", at_least(1));
   field("value_dim", o.value_dim, "numbers per head of values", at_least(1));
   field("conv_width", o.conv_width, "taps of the short convolutions", at_least(1));
-  field("chunk", o.chunk, "tokens computed at a time; a matter of speed only", at_least(1));
+}
+
+constexpr auto retired_fields(const GatedDeltaNetOptions&) {
+  return std::to_array<RetiredField>({{.name = "chunk", .value = "64"}});
 }
 
 class GatedDeltaNet : public RecurrentMixer {

@@ -16,12 +16,8 @@ LinearAttentionMixer::LinearAttentionMixer(const LinearAttentionMixerOptions& op
 
 RecurrentMixer::Recurred LinearAttentionMixer::recur(const Call& call) {
   const Heads heads = query_key_value(call);
-  return {.result = ops::linear_attention({.q = heads.q,
-                                           .k = heads.k,
-                                           .v = heads.v,
-                                           .state = call.before,
-                                           .starts = call.starts,
-                                           .chunk = options_.chunk})};
+  return {.result = ops::linear_attention(
+              {.q = heads.q, .k = heads.k, .v = heads.v, .state = call.before, .starts = call.starts})};
 }
 
 }  // namespace ovq::nn

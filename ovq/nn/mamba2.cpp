@@ -19,7 +19,6 @@ Mamba2Options completed(Mamba2Options options) {
   check_positive(kMamba2, "state", options.state);
   check_positive(kMamba2, "groups", options.groups);
   check_positive(kMamba2, "conv_width", options.conv_width);
-  check_positive(kMamba2, "chunk", options.chunk);
   const int64_t inner = options.expand * options.width;
   check(inner % options.head_dim == 0, kMamba2, "head_dim is ", options.head_dim, "; must divide expand * width, ",
         inner);
@@ -36,8 +35,7 @@ RecurrentOptions recurrent(const Mamba2Options& options) {
           .heads = options.heads,
           .key_dim = options.state,
           .value_dim = options.head_dim,
-          .conv_width = options.conv_width,
-          .chunk = options.chunk};
+          .conv_width = options.conv_width};
 }
 
 }  // namespace
@@ -89,8 +87,7 @@ RecurrentMixer::Recurred Mamba2::recur(const Call& call) {
                               .c = in[3].unflatten(-1, {options_.groups, options_.state}),
                               .d = D_,
                               .state = call.before,
-                              .starts = call.starts,
-                              .chunk = options_.chunk}),
+                              .starts = call.starts}),
           .gate = in[0]};
 }
 

@@ -17,7 +17,6 @@ struct Mamba2Options {
   int64_t state = 64;  // per channel
   int64_t groups = 1;  // of heads that share B, C and the norm
   int64_t conv_width = 4;
-  int64_t chunk = 64;
 };
 
 template <class Fields>
@@ -28,7 +27,10 @@ void list_fields(Fields& field, Mamba2Options& o) {
   field("state", o.state, "numbers per channel", at_least(1));
   field("groups", o.groups, "groups of heads that share B, C and the norm", at_least(1));
   field("conv_width", o.conv_width, "taps of the short convolution", at_least(1));
-  field("chunk", o.chunk, "tokens computed at a time; a matter of speed only", at_least(1));
+}
+
+constexpr auto retired_fields(const Mamba2Options&) {
+  return std::to_array<RetiredField>({{.name = "chunk", .value = "64"}});
 }
 
 class Mamba2 : public RecurrentMixer {

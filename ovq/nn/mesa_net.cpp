@@ -40,8 +40,7 @@ RecurrentMixer::Recurred MesaNet::recur(const Call& call) {
                                .lambda = ops::softplus(lambda_) + kSmallestLambda,
                                .state = call.before,
                                .iterations = options_.iterations,
-                               .starts = call.starts,
-                               .chunk = options_.chunk})};
+                               .starts = call.starts})};
 }
 
 }  // namespace ovq::nn

@@ -15,7 +15,6 @@ struct MesaNetOptions {
   int64_t value_dim = 128;  // per head
   int64_t conv_width = 4;
   int64_t iterations = 30;  // of conjugate gradients
-  int64_t chunk = 64;
 };
 
 template <class Fields>
@@ -25,7 +24,10 @@ void list_fields(Fields& field, MesaNetOptions& o) {
   field("value_dim", o.value_dim, "numbers per head of values", at_least(1));
   field("conv_width", o.conv_width, "taps of the short convolutions", at_least(1));
   field("iterations", o.iterations, "iterations of conjugate gradients", at_least(1));
-  field("chunk", o.chunk, "tokens computed at a time; a matter of speed only", at_least(1));
+}
+
+constexpr auto retired_fields(const MesaNetOptions&) {
+  return std::to_array<RetiredField>({{.name = "chunk", .value = "64"}});
 }
 
 class MesaNet : public RecurrentMixer {

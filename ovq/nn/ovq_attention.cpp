@@ -10,7 +10,6 @@ OvqAttention::OvqAttention(const OvqAttentionOptions& options)
     : AttentionHeads("ovq", options.heads), options_(options) {
   options_.heads = heads();
   options_.dictionary.weighted = options.weighted_writes;
-  options_.dictionary.trial = options.trial;
   check(!options.dictionary.rope || heads().head_dim % 2 == 0, "ovq", "head_dim is ", heads().head_dim,
         "; must be even with rope");
   kernels::check_options("ovq", options_.dictionary, heads().head_dim);
@@ -28,7 +27,6 @@ OvqAttention::OvqAttention(const OvqAttentionOptions& options)
   list_fields(add, options_.dictionary);
   if (options.dictionary.value_norms) layout.add("value_norms", true);
   if (options.weighted_writes) layout.add("weighted_writes", true);
-  if (options.trial != kernels::Trial::none) layout.add("trial", options.trial);
   set_layout(layout);
 }
 

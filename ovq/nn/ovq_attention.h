@@ -12,7 +12,6 @@ struct OvqAttentionOptions {
   HeadOptions heads;
   kernels::OvqOptions dictionary;
   bool weighted_writes = false;
-  kernels::Trial trial = kernels::Trial::none;
 };
 
 template <class Fields>
@@ -20,7 +19,10 @@ void list_fields(Fields& field, OvqAttentionOptions& o) {
   list_fields(field, o.heads);
   list_fields(field, o.dictionary);
   field("weighted_writes", o.weighted_writes, "learn how much each token counts in the dictionary");
-  field("trial", o.trial, "a variation of the dictionary that is not in the paper and has no kernel: slow");
+}
+
+constexpr auto retired_fields(const OvqAttentionOptions&) {
+  return std::to_array<RetiredField>({{.name = "trial", .value = "\"none\"", .had_effect = true}});
 }
 
 class OvqAttention : public AttentionHeads {

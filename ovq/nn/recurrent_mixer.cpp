@@ -21,7 +21,6 @@ RecurrentMixer::RecurrentMixer(const char* op, const RecurrentOptions& options) 
   check_positive(op, "key_dim", options.key_dim);
   check_positive(op, "value_dim", options.value_dim);
   check_positive(op, "conv_width", options.conv_width);
-  check_positive(op, "chunk", options.chunk);
 }
 
 Projection RecurrentMixer::add_projection(const char* name, int64_t outputs, bool bias) {

@@ -21,7 +21,6 @@ struct RecurrentOptions {
   int64_t key_dim = 0;    // per head: rows of the state
   int64_t value_dim = 0;  // per head: what is written and read
   int64_t conv_width = 0;
-  int64_t chunk = 0;
 };
 
 // Of a layer whose options have these names.
@@ -31,8 +30,7 @@ RecurrentOptions recurrent_options(const Options& options) {
           .heads = options.heads,
           .key_dim = options.key_dim,
           .value_dim = options.value_dim,
-          .conv_width = options.conv_width,
-          .chunk = options.chunk};
+          .conv_width = options.conv_width};
 }
 
 class RecurrentMixer : public Mixer {

@@ -97,7 +97,7 @@ template <class TaskType, class Options>
 std::unique_ptr<Task> make(const std::string& name, const json& options) {
   Options o;
   FieldReader reader(options, {.op = name, .kind = "option", .demand = "expected", .check_ranges = false});
-  list_fields(reader, o);
+  reader.read(o);
   reader.finish();
   return std::make_unique<TaskType>(o);
 }

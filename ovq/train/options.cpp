@@ -95,6 +95,18 @@ json to_json(const RunOptions& options) {
   return object;
 }
 
+json to_comparable_json(const RunOptions& options) {
+  json object = to_json(options);
+  if (!options.model_options.contains("mixers")) return object;
+  try {
+    const models::ModelConfig preset = models::model_preset(preset_of(options)).config;
+    object["model_options"] = models::without_retired_fields(options.model_options, preset);
+  } catch (const std::invalid_argument&) {
+    // a model that this version does not know: it equals no other as it is
+  }
+  return object;
+}
+
 RunOptions run_options_from_json(const json& object, const RunOptions& defaults) {
   RunOptions options = defaults;
   FieldReader reader(object, "");
@@ -109,7 +121,7 @@ RunOptions run_options_from_json(const json& object, const RunOptions& defaults)
   if (const json* keeps = reader.find("eval_keep")) options.eval_keep = keeps_from_json(reader, *keeps);
   if (const json* phases = reader.find("phases")) options.phases = phases_from_json(*phases);
   if (const json* weights = reader.find("init_from")) options.init_from = init_from_json(reader, *weights);
-  list_fields(reader, options);
+  reader.read(options);
   reader.finish();
   if (!options.phases.empty()) steps_of_phases(options);
   return options;

@@ -71,6 +71,8 @@ void list_fields(Fields& field, RunOptions& o) {
 }
 
 json to_json(const RunOptions& options);
+// For comparisons with options that an earlier version wrote: `model_options` without the fields that are gone.
+json to_comparable_json(const RunOptions& options);
 // Starts from `defaults`. An error names the option and its allowed values.
 RunOptions run_options_from_json(const json& object, const RunOptions& defaults = {});
 

@@ -111,7 +111,7 @@ def ovq_attention(
         )
     else:
         arguments = [given.get(name, default) for name, default in OPTIONS.items()]
-        arguments += [cu_seqlens, weights, backend, "none" if trial is None else trial]
+        arguments += [cu_seqlens, weights, backend]
         if not return_state:
             if state_dtype is not None:
                 raise ValueError("[ovq_attention] state_dtype is given; there is no state without return_state")

@@ -59,6 +59,18 @@ TEST_F(Plan, AResultCountsIfItAnswersWhatIsAsked) {
   EXPECT_FALSE(run.finished());
 }
 
+// As version 0.1.0 wrote them, with fields that are gone since.
+TEST_F(Plan, ResultsOfOlderProgramsCount) {
+  PlannedRun run = plan(short_set()).front();
+  ExperimentResult result = result_of(run.experiment, 3, 0.5);
+  result.options.model_options["mixers"]["ovq"]["trial"] = "none";
+  store(run, result);
+  EXPECT_TRUE(run.finished());
+  result.options.model_options["mixers"]["ovq"]["trial"] = "log-size";
+  store(run, result);
+  EXPECT_FALSE(run.finished());
+}
+
 TEST_F(Plan, ASearchMayHaveEvaluationsOfItsOwn) {
   json set = short_set();
   set["groups"][0]["search"] = {

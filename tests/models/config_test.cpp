@@ -71,6 +71,45 @@ TEST(Config, IdentityIsThatOfOlderPrograms) {
   EXPECT_NE(identity(config).find("value_norms"), std::string::npos);
 }
 
+// The fields that 0.1.0 wrote and that are gone since.
+TEST(Config, FilesOfOlderProgramsAreRead) {
+  json object = small_config();
+  object["mixers"]["gdn"] = {{"type", "gdn"}, {"heads", 2}};
+  const ModelConfig now = config_from_json(object);
+  object["mixers"]["ovq"]["trial"] = "none";
+  object["mixers"]["gdn"]["chunk"] = 32;
+  const ModelConfig before = config_from_json(object);
+  EXPECT_EQ(to_json(before), to_json(now));
+  EXPECT_EQ(identity(before), identity(now));
+  const json written = json::parse(identity(now));
+  EXPECT_EQ(written["mixers"]["gdn"]["chunk"], 64);
+  EXPECT_EQ(written["mixers"]["ovq"]["trial"], "none");
+  EXPECT_EQ(identity(config_from_json(written)), identity(now));
+  EXPECT_EQ(error_with("/mixers/ovq/trial", "log-size"),
+            "[config] mixers.ovq.trial is \"log-size\"; must be \"none\" or absent: this option was removed");
+}
+
+TEST(Config, PatchesOfOlderProgramsEqualTheSameWithoutRetiredFields) {
+  const ModelConfig base = model_preset("tiny/sw-ovq").config;
+  const auto patch = [](const char* text) { return json::parse(text); };
+  const auto kept = [&](const char* text) { return without_retired_fields(json::parse(text), base); };
+  EXPECT_EQ(kept(R"({"hidden_size": 8, "mixers": {"ovq": {"trial": "none", "chunk": 16}}})"),
+            patch(R"({"hidden_size": 8, "mixers": {"ovq": {"chunk": 16}}})"));
+  EXPECT_EQ(kept(R"({"mixers": {"ovq": {"trial": "none"}, "sw": {"window": 4}}})"),
+            patch(R"({"mixers": {"sw": {"window": 4}}})"));
+  EXPECT_EQ(kept(R"({"mixers": {"ovq": {"trial": "none"}}})"), json::object());
+  EXPECT_EQ(kept(R"({"mixers": {"own": {"type": "ovq", "trial": "none"}}})"),
+            patch(R"({"mixers": {"own": {"type": "ovq"}}})"));
+  EXPECT_EQ(kept(R"({"mixers": {"own": {"type": "mesa", "heads": 2, "chunk": 16}}})"),
+            patch(R"({"mixers": {"own": {"type": "mesa", "heads": 2}}})"));
+  // What the model refuses stays.
+  for (const char* same : {R"({"mixers": {"ovq": {"trial": "log-size"}}})", R"({"mixers": {"sw": {"trial": "none"}}})",
+                           R"({"mixers": {"sw": null, "ovq": 3}})", R"({"mixers": 3})", R"({"pattern": "sw"})",
+                           R"({"mixers": {"own": {"type": 3, "trial": "none"}}})"}) {
+    EXPECT_EQ(kept(same), patch(same));
+  }
+}
+
 TEST(Config, PatternRepeatsOverTheLayers) {
   const ModelConfig config = config_from_json(small_config());
   EXPECT_EQ(config.mixer_name(0), "sw");

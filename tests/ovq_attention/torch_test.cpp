@@ -283,6 +283,18 @@ TEST(OvqAttentionOp, StepsGoOnWithComposedStates) {
   EXPECT_EQ(states[0]->position(), 45);
 }
 
+// Two keys that merge, by hand: the values are (3, 0) and (0, 4); their mean is read with their average norm.
+TEST(OvqAttentionOp, ValueNormsOfTwoTokens) {
+  const Tensor key = at::tensor({1.0, 0.0}, at::kDouble).reshape({1, 1, 1, 2}).repeat({1, 3, 1, 1});
+  const Tensor value = at::tensor({3.0, 0.0, 0.0, 4.0, 9.0, 9.0}, at::kDouble).reshape({1, 3, 1, 2});
+  const Tensor beta = at::ones({1}, at::kDouble);
+  const kernels::OvqOptions options{.chunk = 2, .centroids = 1, .value_norms = true};
+  const Tensor o = ovq_attention(key, key, value, beta, options);
+  // The third token sees itself once and the pair, which counts twice: (1.5, 2) has norm 2.5 and is rescaled to 3.5.
+  const Tensor expected = (2 * at::tensor({1.5, 2.0}, at::kDouble) * (3.5 / 2.5) + value[0][2][0]) / 3;
+  EXPECT_TRUE(at::allclose(o[0][2][0], expected)) << o[0][2][0];
+}
+
 TEST(OvqAttentionOp, ErrorsNameTheCall) {
   const std::vector<Tensor> x = make_inputs({}, 1);
   const auto states = ovq_attention_with_state(x[0], x[1], x[2], x[3], {.chunk = 8}, {}, {}).states;

@@ -122,8 +122,6 @@ void ovq_attention_forward(const OvqPlan& plan, const OvqInputs& in, const OvqOu
                            std::span<const int32_t> forced) {
   check(plan.states == static_cast<int64_t>(states.size()), kForward, "the plan is for ", plan.states,
         " states; there are ", states.size());
-  check(in.options.trial == Trial::none, kForward, "trial is ", name_of(in.options.trial),
-        "; the kernels have none, only the composed path does");
   const std::vector<OvqSequence>& sequences = plan.sequences;
   int64_t longest = 0;
   for (const OvqSequence& sequence : sequences) longest = std::max(longest, sequence.tokens.length);

@@ -15,8 +15,6 @@ void check_options(const char* op, const OvqOptions& options, int64_t key_dim) {
         "; linear growth needs at least 1");
   check(!options.weighted || !options.rate, op, "weights do not go with a constant rate");
   check(!options.value_norms || !options.rate, op, "value_norms do not go with a constant rate");
-  check(options.trial != Trial::two_nearest || !options.value_norms, op, "two-nearest does not go with value_norms");
-  check(options.trial != Trial::two_nearest || !options.rate, op, "two-nearest does not go with a constant rate");
   check(!options.rope || key_dim % 2 == 0, op, "q has dim ", key_dim, "; rope needs an even one");
   check(!options.rope || (std::isfinite(options.rope_base) && options.rope_base > 1.0f), op, "rope_base is ",
         options.rope_base, "; must be finite and above 1");

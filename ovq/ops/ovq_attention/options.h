@@ -32,18 +32,6 @@ constexpr auto enum_names(NewCentroids) {
   return std::to_array<EnumName<NewCentroids>>({{NewCentroids::spread, "spread"}, {NewCentroids::random, "random"}});
 }
 
-// Variations that are not in the paper and have no kernel: composed path only. docs/recall.md has the results.
-enum class Trial : uint8_t {
-  none,
-  two_nearest,  // a token that joins is divided between its two nearest centroids
-  log_size,     // attention becomes sharper as the dictionary grows
-};
-
-constexpr auto enum_names(Trial) {
-  return std::to_array<EnumName<Trial>>(
-      {{Trial::none, "none"}, {Trial::two_nearest, "two-nearest"}, {Trial::log_size, "log-size"}});
-}
-
 struct OvqOptions {
   int64_t chunk = 128;       // L
   int64_t centroids = 2048;  // N
@@ -55,15 +43,14 @@ struct OvqOptions {
   bool rope = false;  // the dictionary is then one chunk behind
   float rope_base = 10000.0f;
   uint64_t seed = 0;
-  bool weighted = false;  // each token has a weight; counts are sums of weights
-  Trial trial = Trial::none;
+  bool weighted = false;     // each token has a weight; counts are sums of weights
   bool value_norms = false;  // centroids' values have the average norm of their tokens' values (not in the paper)
 
   bool operator==(const OvqOptions&) const = default;
 };
 
-// `weighted` is not listed: it follows from whether weights are given. `trial` is an option of the layer. State files
-// store the fields in this order, so append new ones at the end.
+// `weighted` is not listed: it follows from whether weights are given. State files store the fields in this order, so
+// append new ones at the end.
 template <class Fields>
 void list_fields(Fields& field, OvqOptions& o) {
   field("chunk", o.chunk, "tokens between writes to the dictionary", at_least(1));

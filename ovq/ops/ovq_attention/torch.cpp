@@ -406,8 +406,6 @@ OvqResult run(const Inputs& in, OvqOptions options, const c10::optional<Tensor>&
               const std::vector<StatePtr>& states, bool want_states, StateDtype state_dtype = StateDtype::float32) {
   options.weighted = in.weights.defined();
   if (in.path == Path::fused && !want_states) {
-    check(options.trial == kernels::Trial::none, kOp, "trial is ", name_of(options.trial),
-          "; the kernels have none, only the composed path does");
     const Tensor o = FusedOvqAttention::apply(in.q, in.k, in.v, in.beta, optional(in.weights), options, cu_seqlens,
                                               needs_gradient({in.q, in.k, in.v, in.beta, in.weights}));
     return {o.to(in.dtype), {}};
@@ -423,26 +421,19 @@ OvqResult run(const Inputs& in, OvqOptions options, const c10::optional<Tensor>&
   return run_plain(in, options, states);
 }
 
-// Only the composed path has trials.
-Backend for_trial(const OvqOptions& options, Backend backend) {
-  return options.trial != kernels::Trial::none && backend == Backend::automatic ? Backend::composed : backend;
-}
-
 }  // namespace
 
 Tensor ovq_attention(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& beta, const OvqOptions& options,
                      const c10::optional<Tensor>& cu_seqlens, const c10::optional<Tensor>& weights, Backend backend) {
-  return run(make_inputs(kOp, q, k, v, beta, cu_seqlens, weights, for_trial(options, backend)), options, cu_seqlens, {},
-             false)
-      .o;
+  return run(make_inputs(kOp, q, k, v, beta, cu_seqlens, weights, backend), options, cu_seqlens, {}, false).o;
 }
 
 OvqResult ovq_attention_with_state(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& beta,
                                    const OvqOptions& options, const c10::optional<Tensor>& cu_seqlens,
                                    const std::vector<StatePtr>& states, const c10::optional<Tensor>& weights,
                                    Backend backend, StateDtype state_dtype) {
-  return run(make_inputs(kOp, q, k, v, beta, cu_seqlens, weights, for_trial(options, backend)), options, cu_seqlens,
-             states, true, state_dtype);
+  return run(make_inputs(kOp, q, k, v, beta, cu_seqlens, weights, backend), options, cu_seqlens, states, true,
+             state_dtype);
 }
 
 OvqOptions options_of(const char* op, const std::vector<StatePtr>& states) {

@@ -1,7 +1,6 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
-#include <cmath>
 #include <limits>
 #include <vector>
 
@@ -15,7 +14,6 @@ namespace {
 using at::Tensor;
 using kernels::NewCentroids;
 using kernels::OvqOptions;
-using kernels::Trial;
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
@@ -110,20 +108,7 @@ Tensor random_founders(const Tensor& tokens, const OvqOptions& options, int64_t 
 struct Choice {
   Tensor centroid;
   Tensor founds;  // bool
-  // Trial::two_nearest: [B, H, L] too; a token's second centroid, and the share of it that goes there. Undefined: none.
-  Tensor second, second_share;
 };
-
-// A token between two centroids goes to each in proportion to its distance from the other, 1 - s; founders and tokens
-// that equal both go to one alone.
-void share_out(Choice& choice, const Tensor& tokens, const Tensor& keys) {
-  const Tensor similarity = without_nan(at::matmul(tokens, keys.transpose(-1, -2)));
-  const auto [best, index] = similarity.topk(2, -1);
-  const Tensor distance = (1 - best).clamp_min(0), first = distance.select(-1, 0), second = distance.select(-1, 1);
-  const Tensor share = first / (first + second).clamp_min(1e-12);
-  choice.second = at::where(choice.founds, choice.centroid, index.select(-1, 1));
-  choice.second_share = at::where(choice.founds, at::zeros_like(share), share);
-}
 
 Choice choose(const PlainState& state, const Tensor& tokens, int64_t chunk_index, int64_t new_count) {
   const OvqOptions& options = state.options;
@@ -146,9 +131,7 @@ Choice choose(const PlainState& state, const Tensor& tokens, int64_t chunk_index
     const Tensor keys = tokens.gather(2, founder.unsqueeze(-1).expand({-1, -1, -1, tokens.size(3)}));
     index = std::get<1>(nearest(tokens, keys));
   }
-  Choice choice{at::where(founds, number + size, index), founds, {}, {}};
-  if (options.trial == Trial::two_nearest && size >= 2) share_out(choice, tokens, state.keys);
-  return choice;
+  return {at::where(founds, number + size, index), founds};
 }
 
 // The rows that `index` [B, H, r] picks out of x [B, H, n, D], by number in [B * H * n, D]
@@ -157,7 +140,7 @@ Tensor row_numbers(const Tensor& index, int64_t n) {
   return (index + at::arange(batch * heads, index.options()).mul_(n).view({batch, heads, 1})).flatten();
 }
 
-// Tokens that go to centroids, [B, H, members]: with two nearest every token is there twice.
+// Where the tokens of a chunk go, [B, H, L].
 struct Membership {
   Tensor centroid;
   Tensor weight;
@@ -174,10 +157,8 @@ Tensor update_rows(const Tensor& rows, const Tensor& tokens, const Membership& m
   const Tensor x = tokens.reshape({-1, dim}), founders = x.index_select(0, row_numbers(founder, chunk));
   const Tensor grown = at::cat({rows, heads(founders, founder.size(2))}, 2);
   const Tensor to = row_numbers(members.centroid, grown.size(2));
-  const bool twice = members.centroid.size(2) != chunk;
-  const Tensor joining = twice ? at::cat({tokens, tokens}, 2).reshape({-1, dim}) : x;
   Tensor updated = at::_unsafe_view(grown, {grown.numel() / dim, dim});
-  updated.index_add_(0, to, (joining - updated.index_select(0, to)) * members.rate.reshape({-1, 1}));
+  updated.index_add_(0, to, (x - updated.index_select(0, to)) * members.rate.reshape({-1, 1}));
   return heads(updated, grown.size(2));
 }
 
@@ -222,7 +203,7 @@ void write_chunk(PlainState& state, int64_t committed, const Tensor& forced) {
   {
     const at::NoGradGuard no_grad;
     if (forced.defined()) {
-      choice = {at::where(forced < 0, forced.bitwise_not(), forced), forced < 0, {}, {}};
+      choice = {at::where(forced < 0, forced.bitwise_not(), forced), forced < 0};
     } else {
       choice = choose(state, tokens_k, committed / chunk - 1, new_count);
     }
@@ -232,10 +213,6 @@ void write_chunk(PlainState& state, int64_t committed, const Tensor& forced) {
   Membership members{choice.centroid, {}, {}};
   members.weight = options.weighted ? state.pending_weights.slice(2, 0, chunk)
                                     : at::ones_like(choice.centroid, state.counts.scalar_type());
-  if (choice.second.defined()) {
-    members.centroid = at::cat({choice.centroid, choice.second}, 2);
-    members.weight = at::cat({members.weight * (1 - choice.second_share), members.weight * choice.second_share}, 2);
-  }
   const Tensor none = at::zeros({state.counts.size(0), state.counts.size(1), new_count}, state.counts.options());
   const Tensor counts = at::cat({state.counts, none}, 2).scatter_add(2, members.centroid, members.weight);
   members.rate = options.rate ? at::full_like(members.centroid, *options.rate, dtype)
@@ -262,12 +239,6 @@ void write_chunk(PlainState& state, int64_t committed, const Tensor& forced) {
 // True where a key of the window lies after the query: [G * r, window] for the window's last r tokens
 Tensor future(const Tensor& like, int64_t group, int64_t count, int64_t window) {
   return at::ones({count, window}, like.options().dtype(at::kBool)).triu(window - count + 1).repeat({group, 1});
-}
-
-// Trial::log_size: what beta is multiplied by, 1 for 128 entries. It does not depend on how tokens arrive.
-double sharpness(const PlainState& state) {
-  const int64_t entries = state.keys.size(2) + state.options.chunk;
-  return std::log(1.0 + static_cast<double>(entries)) / std::log(129.0);
 }
 
 // o for the queries [B, Hkv, G * r, dk] (scaled by beta) of the window's last r tokens. In place where autograd has not
@@ -307,8 +278,7 @@ PlainState PlainState::empty(const Tensor& k, const Tensor& v, const OvqOptions&
   state.keys = state.pending_keys = k.new_zeros({batch, heads, 0, k.size(3)});
   state.values = state.pending_values = v.new_zeros({batch, heads, 0, v.size(3)});
   if (options.value_norms) state.shrinkage = v.new_zeros({batch, heads, 0});
-  const bool real = options.weighted || options.trial == Trial::two_nearest;
-  state.counts = at::zeros({batch, heads, 0}, real ? k.options() : k.options().dtype(at::kLong));
+  state.counts = at::zeros({batch, heads, 0}, options.weighted ? k.options() : k.options().dtype(at::kLong));
   if (options.weighted) state.pending_weights = k.new_zeros({batch, heads, 0});
   return state;
 }
@@ -343,7 +313,6 @@ PlainResult plain_ovq_attention(const Tensor& q, const Tensor& k, const Tensor& 
       window_keys = rotate_composed(window_keys, chunk + 1 + row + count - window_keys.size(2), options.rope_base);
     }
     rows = rows.reshape({q.size(0), kv_heads, group * count, q.size(3)});
-    if (options.trial == Trial::log_size) rows = rows * sharpness(state);
     if (!hidden.defined() || hidden.size(0) != rows.size(2) || hidden.size(1) != window_keys.size(2)) {
       hidden = future(rows, group, count, window_keys.size(2));
     }

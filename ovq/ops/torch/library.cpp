@@ -23,12 +23,11 @@ constexpr const char* kOp = "ovq_attention";
 
 constexpr const char* kInputs = "Tensor q, Tensor k, Tensor v, Tensor beta";
 constexpr const char* kLast = ", Tensor? cu_seqlens=None, Tensor? weights=None, str? backend=None";
-constexpr const char* kTrial = ", str trial='none'";  // no field of the options: a state that has one brings it
 constexpr const char* kStates = "__torch__.torch.classes.ovq.State[]";
-constexpr size_t kInputCount = 4, kLastCount = 4;
+constexpr size_t kInputCount = 4, kLastCount = 3;
 
 std::string schema(const std::string& name, const std::string& returns, const std::string& more = "") {
-  return name + "(" + kInputs + ovq::ops::option_arguments<OvqOptions>() + kLast + kTrial + more + ") -> " + returns;
+  return name + "(" + kInputs + ovq::ops::option_arguments<OvqOptions>() + kLast + more + ") -> " + returns;
 }
 
 // The arguments of such a schema, taken off the stack.
@@ -41,10 +40,6 @@ struct OvqArguments {
     cu_seqlens = values[last].toOptional<Tensor>();
     weights = values[last + 1].toOptional<Tensor>();
     backend = ovq::ops::backend_from(kOp, values[last + 2].toOptional<std::string>());
-    const std::string& trial = values[last + 3].toStringRef();
-    const auto found = ovq::enum_named<ovq::kernels::Trial>(trial);
-    ovq::check(found.has_value(), kOp, "trial is '", trial, "'; must be ", ovq::allowed_names(options.trial));
-    options.trial = *found;
   }
   const Tensor& tensor(size_t i) const { return values[i].toTensor(); }
 
@@ -173,7 +168,6 @@ TORCH_LIBRARY(ovq, library) {
                     std::string dtype) { return self->to(state_dtype_named("State.to", "dtype", dtype)); })
       .def("fused", [](const StatePtr& self) { return self->fused(); })
       .def("options", [](const StatePtr& self) { return ovq::fields_to_json(self->options()).dump(); })
-      .def("trial", [](const StatePtr& self) { return std::string(ovq::name_of(self->options().trial)); })
       .def("clone", [](const StatePtr& self) { return self->clone(); })
       .def("detach", [](const StatePtr& self) { return self->detach(); })
       .def("save", [](const StatePtr& self, std::string path) { self->save(path); })
