@@ -36,6 +36,9 @@ kernels::View<const float> plan_view(const Inputs& inputs, const at::Tensor& x);
 // beta's values on the CPU, for the plan.
 at::Tensor plan_beta(const Inputs& inputs);
 
+// Throws std::invalid_argument unless there are kernels for x: float32, bfloat16 or half (both converted) on the CPU.
+void check_has_kernels(const char* op, const char* name, const at::Tensor& x);
+
 // The kernels use as many threads as torch does.
 void use_torch_threads();
 
