@@ -1,5 +1,5 @@
-// The only threading layer of the kernels: OpenMP, or std::thread in builds with OVQ_THREADS_STD (ThreadSanitizer does
-// not support GCC's libgomp).
+// The only threading layer of the kernels: one pool of threads that sleep between calls. Blocks are claimed one by one
+// and the caller works, too, so that a thread whose core another process keeps busy does not hold up the call.
 #pragma once
 
 #include <cstdint>
@@ -17,6 +17,8 @@ void run_parallel(int64_t count, int threads, ParallelBody body, void* context);
 }  // namespace detail
 
 // body(index, thread) for each index below count, in any order; thread < threads. The first exception is rethrown.
+// Calls from inside of a body, and calls while another thread of the program has the pool, run on the thread that makes
+// them.
 template <class Body>
 void parallel_for(int64_t count, int threads, Body&& body) {
   using Function = std::remove_reference_t<Body>;

@@ -2,10 +2,14 @@
 #include "ovq/core/parallel.h"
 
 #include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <stdexcept>
+#include <thread>
 #include <vector>
 
 #include "ovq/ops/attention/attention.h"
@@ -64,6 +68,65 @@ TEST_F(Threads, ExceptionsAreRethrown) {
   parallel_for(10, 1, [&](int64_t index, int) { sum += index; });
   EXPECT_EQ(sum, 45);
 }
+
+TEST_F(Threads, NestedCallsStayOnTheirThread) {
+  std::atomic<int> visits{0}, elsewhere{0};
+  parallel_for(8, 4, [&](int64_t, int) {
+    const std::thread::id outer = std::this_thread::get_id();
+    parallel_for(10, 4, [&](int64_t, int thread) {
+      ++visits;
+      if (thread != 0 || std::this_thread::get_id() != outer) ++elsewhere;
+    });
+  });
+  EXPECT_EQ(visits, 80);
+  EXPECT_EQ(elsewhere, 0);
+}
+
+TEST_F(Threads, CallersAtTheSameTime) {
+  std::atomic<int64_t> sum{0};
+  std::vector<std::thread> callers;
+  for (int caller = 0; caller < 4; ++caller) {
+    callers.emplace_back([&] {
+      for (int round = 0; round < 500; ++round) parallel_for(20, 3, [&](int64_t index, int) { sum += index; });
+    });
+  }
+  for (std::thread& caller : callers) caller.join();
+  EXPECT_EQ(sum, 4 * 500 * 190);
+}
+
+// A thread that sleeps inside of its block stands for one whose core another process has.
+TEST_F(Threads, TheOthersGoOnWhileOneIsHeldUp) {
+  for (const int held : {0, 1}) {
+    std::atomic<int> done{0};
+    std::atomic<bool> finished_by_others{false}, once{false};
+    parallel_for(50, 2, [&](int64_t, int thread) {
+      // The other thread may not have begun yet: whoever is first waits for it at most a second.
+      if (thread == held && !once.exchange(true)) {
+        for (int i = 0; i < 1000 && done < 49; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+        finished_by_others = done == 49;
+      }
+      ++done;
+    });
+    EXPECT_EQ(done, 50);
+    EXPECT_TRUE(finished_by_others || !once);
+  }
+}
+
+#if !defined(__SANITIZE_THREAD__)
+TEST_F(Threads, WorkInAForkedProcess) {
+  const auto work = [] {
+    std::atomic<int64_t> sum{0};
+    parallel_for(100, 3, [&](int64_t index, int) { sum += index; });
+    return sum == 4950;
+  };
+  ASSERT_TRUE(work());
+  const pid_t child = fork();
+  if (child == 0) _exit(work() ? 0 : 1);
+  int status = -1;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << status;
+}
+#endif
 
 // All results of forward and backward in one list.
 struct Everything {
