@@ -1,51 +1,80 @@
 #!/usr/bin/env bash
-# Sets up, builds and trains a model with full attention and one with OVQ-attention on recall, tests both at up to 16
-# times the length of training, and compares their accuracy and the size of their states.
+# Sets up, builds and runs the main job: trains three small language models on source code that this machine already has
+# (the standard library of its Python), compares their loss far into files they have not seen, and completes a function.
 # Usage: scripts/demo.sh [DIR [SEED]]
-# DIR (default runs/demo) receives the runs, SEED is 0. A second call continues the first.
+# DIR (default runs/demo) receives everything, SEED is 0. A second call continues the first.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 runs=${1:-runs/demo} seed=${2:-0}
 ovq=build/release/ovq
+models="sw sw-ovq sw-nope"
 
 scripts/setup.sh
 cmake --preset release --log-level=WARNING >/dev/null
 cmake --build --preset release --target ovq
 
 start=$SECONDS
-threads=$((($(nproc) + 1) / 2))  # the two are trained side by side
+mkdir -p "$runs"
+code=$runs/code
+[[ -d $code ]] || /usr/bin/python3 scripts/code-corpus.py "$code" --installed
+tokenizer=$code/tokenizer.model
+[[ -e $tokenizer ]] || "$ovq" tokenize train "$code/train" --vocab 1024 --lines 50000 --out "$tokenizer"
+for part in train valid; do
+  [[ -e $code/$part.tokens ]] ||
+    "$ovq" tokenize apply "$code/$part" --tokenizer "$tokenizer" --out "$code/$part.tokens"
+done
+
+cat <<END
+
+Training three models of the same size on 1,024 tokens at a time. They differ in every second layer:
+  sw       a sliding window of 32 tokens, as in the other layers
+  sw-ovq   OVQ-attention: a dictionary of at most 512 centroids
+  sw-nope  full attention: all keys and values are kept
+END
+files='{"train": "'$code'/train.tokens", "test": "'$code'/valid.tokens", "tokenizer": "'$tokenizer'", "bin": 256}'
+# Few tokens a step: the layers beyond the window begin to help after some 1,000 steps, however long a step is.
 train() {
   local out=$runs/$1
   if [[ -e $out/run.json ]]; then
-    "$ovq" train --resume "$out" --threads "$threads"
+    "$ovq" train --resume "$out" --threads 1
   else
-    "$ovq" train --task recall --scale tiny --model "$1" --seed "$seed" --out "$out" --threads "$threads" --eval-every 200
-  fi 2>&1 | sed -u "s/^/$(printf '%-8s' "$1")/"
+    "$ovq" train --task text --scale tiny --model "tiny/text-$1" --lengths 1024 --steps 2000 --warmup 100 \
+      --tokens-per-step 1024 --learning-rate 0.004 --eval-every 0 --seed "$seed" --task-options "$files" --out "$out" \
+      --threads 1
+  fi 2>&1 | sed -u "s/^/$(printf '%-9s' "$1")/"
 }
-
-echo
-echo "Training: contexts of up to 256 tokens hold pairs of keys and values, then the values of some keys are asked for."
-train sw-nope &
-nope=$!
-train sw-ovq
-wait "$nope"
+children=()
+for model in $models; do
+  train "$model" &
+  children+=($!)
+done
+for child in "${children[@]}"; do wait "$child"; done
 trained=$SECONDS
 
 echo
-echo "Testing at up to 16 times that length, OVQ-attention with a centroid for every token, for a third and for a fifth."
-lengths=256,512,1024,2048,4096
-"$ovq" eval "$runs/sw-nope" --lengths "$lengths" >/dev/null
-"$ovq" eval "$runs/sw-ovq" --lengths "$lengths" --keep 1,0.33,0.2 >/dev/null
+echo "Reading files that were held out, 4,096 tokens at a time: four times the length of training."
+evaluate() { "$ovq" eval "$runs/$1" --lengths 4096 --rows 32 "${@:2}" >/dev/null; }
+evaluate sw
+evaluate sw-ovq --centroids 256,1024,4096
+evaluate sw-nope
 echo
-"$ovq" compare "$runs/sw-nope" "$runs/sw-ovq"
+"$ovq" compare --by-position --svg "$runs/loss.svg" "$runs/sw" "$runs/sw-ovq" "$runs/sw-nope"
 cat <<END
-keep is the share of the context's tokens that have a centroid of their own at its end; in training it is 0.33 at the longest context. A sliding-window layer and a layer of full
-attention (sw-nope) or OVQ-attention (sw-ovq) take turns. State: what a sequence of the longest length leaves in memory.
-Trained in $((trained - start)) s, tested in $((SECONDS - trained)) s. The runs, their metrics and results lie in $runs.
+state: what a sequence of 4,096 tokens leaves in memory. The picture is also in $runs/loss.svg.
+END
 
-Next:
-  $ovq eval $runs/sw-ovq --lengths 4096 --centroids 2048      other lengths and dictionaries
-  $ovq train --task recall --scale small --model sw-ovq       a larger model
-  $ovq tasks recall                                           what the task looks like
+prompt=$runs/prompt.txt
+# The beginning of a file, up to the first line of a function after 6,700 bytes, about 4,000 tokens.
+awk '{ print; bytes += length + 1 } bytes > 6700 && /^ *def .*:$/ { exit }' "$code"/valid/*asyncio-selector_events* >"$prompt"
+echo
+echo "sw-ovq reads $(wc -c <"$prompt") bytes of a file it has not seen ($prompt) and goes on from its last lines:"
+tail -n 6 "$prompt" | sed 's/^/  | /'
+"$ovq" generate "$runs/sw-ovq" --prompt-file "$prompt" --centroids 4096 --tokens 80 --seed "$seed" 2>/dev/null | sed 's/^/  > /'
+cat <<END
+
+Trained in $((trained - start)) s, tested in $((SECONDS - trained)) s. Next:
+  $ovq eval $runs/sw-ovq --lengths 16384 --centroids 8192   longer files, a larger dictionary
+  $ovq generate $runs/sw-ovq --prompt-file FILE             complete a file of your own
+  scripts/demo-recall.sh                                      the same comparison on pairs to be remembered
   $ovq bench kernels --quick                                  the kernels against this machine's peak
 END
