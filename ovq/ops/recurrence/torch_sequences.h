@@ -45,11 +45,12 @@ struct Sequences {
     const auto own = [&](const Tensor& state) {
       return state.defined() && !at::GradMode::is_enabled() ? state.clone() : state;
     };
-    if (offsets.empty() || sequences.empty() || (!before.defined() && !return_state)) {
+    const bool none = sequences.empty() && !offsets.empty();  // which have no states
+    if (offsets.empty() || none || (!before.defined() && !return_state)) {
       const RecurrenceResult result =
-          run([](const Tensor& x) { return x; }, own(before), starts_of(op, like, cu_seqlens));
+          run([](const Tensor& x) { return x; }, none ? Tensor() : own(before), starts_of(op, like, cu_seqlens));
       if (!return_state) return {result.o, c10::nullopt};
-      return {result.o, sequences.empty() && !offsets.empty() ? result.state.narrow(0, 0, 0) : result.state};
+      return {result.o, none ? result.state.narrow(0, 0, 0) : result.state};
     }
     std::vector<Tensor> outputs, states;
     for (size_t i = 0; i < sequences.size(); ++i) {
