@@ -1,6 +1,6 @@
 // The gated delta rule (arXiv 2412.06464), with a decay e^g and a writing strength beta per token:
 //   S' = e^g S;  u = beta (v - S'^T k);  S = S' + k u^T;  o = scale S^T q
-// Computed by chunks of 32 tokens; the formulas are in simd/gated_delta_rule-inl.h. Multiply-adds per token and head:
+// Computed by chunks of 32 tokens; the formulas are in kernel-inl.h. Multiply-adds per token and head:
 // forward 3 dk dv + 32 (dk + dv), backward 6 dk dv + 32 (3 dk + 2 dv). Backward needs the states at the chunk borders
 // and the written values V', dk dv / 32 + dv floats per token and head; it recomputes the rest.
 #pragma once

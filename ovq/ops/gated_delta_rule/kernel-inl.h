@@ -1,6 +1,6 @@
 // The gated delta rule by chunks (see gated_delta_rule.h).
 //
-// With E, F, L as in linear_attention-inl.h, B = diag(beta) and A the strictly lower part of -B (K K^T . L):
+// With E, F, L as in linear_attention/kernel-inl.h, B = diag(beta) and A the strictly lower part of -B (K K^T . L):
 //   V' = (I - A)^(-1) (B V - B E K S);  P = (Q K^T) . L;  O = E Q S + P V';  S' = e^{G_n} S + (F K)^T V'
 // V' comes from a triangular solve with all columns at once, so the inverse and its product with K are not needed.
 // Multiply-adds per token: 3 dk dv + n (dk + dv).

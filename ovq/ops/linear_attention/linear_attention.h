@@ -1,6 +1,6 @@
 // Linear attention with or without a decay per token:
 //   S_t = e^{g_t} S_{t-1} + k_t v_t^T,   o_t = scale S_t^T q_t
-// Computed by chunks of 32 tokens; the formulas are in simd/linear_attention-inl.h. Multiply-adds per token and head:
+// Computed by chunks of 32 tokens; the formulas are in kernel-inl.h. Multiply-adds per token and head:
 // forward 2 dk dv + 16 (dk + dv), backward 5 dk dv + 32 (1.5 dk + dv). Backward needs the states at the chunk borders,
 // dk dv / 32 floats per token and head.
 #pragma once

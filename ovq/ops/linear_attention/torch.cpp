@@ -7,8 +7,7 @@
 #include <vector>
 
 #include "ovq/ops/linear_attention/linear_attention.h"
-#include "ovq/ops/linear_attention/torch_chunked.h"
-#include "ovq/ops/torch/inputs.h"
+#include "ovq/ops/recurrence/torch_sequences.h"
 #include "ovq/ops/torch/once_differentiable.h"
 #include "ovq/ops/torch/output_memory.h"
 #include "ovq/ops/torch/tensor_view.h"
@@ -21,53 +20,6 @@ using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
 constexpr const char* kLinearAttention = "linear_attention";
-
-class LinearAttentionFunction : public torch::autograd::Function<LinearAttentionFunction> {
- public:
-  static variable_list forward(AutogradContext* context, const Tensor& q, const Tensor& k, const Tensor& v,
-                               const Tensor& g, const Tensor& state, double scale, int64_t chunk) {
-    RECORD_USER_SCOPE("ovq::linear_attention_forward");
-    const Tensor gates = to_chunks(g, chunk);
-    ChunkedLinear x{.q = to_chunks(q, chunk),
-                    .k = to_chunks(k, chunk),
-                    .v = to_chunks(v, chunk),
-                    .decay = make_decay(gates),
-                    .scale = scale};
-    add_states(x, state.flatten(0, 1));
-    context->save_for_backward({x.q, x.k, x.v, gates, x.states, q, k, v, g, state});
-    context->saved_data["scale"] = scale;
-    context->saved_data["batch"] = q.size(0);
-    context->saved_data["time"] = q.size(1);
-    return {from_chunks(chunked_linear_forward(x), q.size(0), q.size(1)),
-            x.states.select(1, x.q.size(1)).clone().view_as(state)};
-  }
-
-  static variable_list backward(AutogradContext* context, variable_list gradients) {
-    RECORD_USER_SCOPE("ovq::linear_attention_backward");
-    const variable_list saved = context->get_saved_variables();
-    if (at::GradMode::is_enabled()) {
-      const double scale = context->saved_data["scale"].toDouble();
-      const auto formula = [&](const variable_list& s) -> variable_list {
-        const RecurrenceResult result =
-            linear_attention_recurrent({.q = s[0], .k = s[1], .v = s[2], .g = s[3], .state = s[4], .scale = scale});
-        return {result.o, result.state};
-      };
-      return formula_gradients(formula, {saved[5], saved[6], saved[7], saved[8], saved[9], {}, {}}, gradients);
-    }
-    const ChunkedLinear x{.q = saved[0],
-                          .k = saved[1],
-                          .v = saved[2],
-                          .decay = make_decay(saved[3]),
-                          .scale = context->saved_data["scale"].toDouble(),
-                          .states = saved[4]};
-    const int64_t batch = context->saved_data["batch"].toInt(), time = context->saved_data["time"].toInt();
-    const ChunkedLinearGradients d =
-        chunked_linear_backward(x, to_chunks(gradients[0], x.q.size(2)), gradients[1].flatten(0, 1));
-    const auto back = [&](const Tensor& y) { return from_chunks(y, batch, time); };
-    return {back(d.d_q), back(d.d_k), back(d.d_v), back(d.d_g), d.d_start.reshape(gradients[1].sizes()),
-            Tensor(),    Tensor()};
-  }
-};
 
 kernels::LinearAttentionInputs linear_views(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& g,
                                             const Tensor& state, double scale, const std::vector<int64_t>& borders) {
@@ -126,7 +78,7 @@ int64_t linear_attention_saved(int64_t heads, int64_t key_dim, int64_t value_dim
       kernels::LinearAttentionInputs{.q = keys, .k = keys, .v = no_tokens(heads, value_dim), .g = no_tokens(heads, 1)});
 }
 
-class FusedLinearAttention : public OnceDifferentiable<FusedLinearAttention> {
+class LinearAttentionFunction : public OnceDifferentiable<LinearAttentionFunction> {
  public:
   static constexpr const char* kOp = kLinearAttention;
 
@@ -153,100 +105,62 @@ class FusedLinearAttention : public OnceDifferentiable<FusedLinearAttention> {
   }
 };
 
-struct Prepared {
-  Tensor q, k, v, g, state;
-  double scale;
-};
-
-RecurrenceResult fused_linear_attention(const Prepared& in, const Tensor& starts) {
-  const Tensor q = with_contiguous_rows(in.q), k = with_contiguous_rows(in.k), v = with_contiguous_rows(in.v);
-  const Tensor state = with_contiguous_rows(in.state);
-  if (is_recorded({q, k, v, in.g, state, starts})) {
-    return result_of(FusedLinearAttention::apply(q, k, v, in.g, state, in.scale, packed_starts(starts)));
-  }
-  const std::vector<int64_t> borders = borders_of(kLinearAttention, starts, q.size(1));
-  use_torch_threads();
-  const RecurrenceResult result{.o = empty_output(v.sizes()), .state = next_state(q, state, borders)};
-  kernels::linear_attention_forward(
-      linear_views(q, k, v, in.g, state, in.scale, borders),
-      {.o = view_of(result.o), .state = optional_state_view_of(result.state), .saved = {}});
-  return result;
-}
-
-Prepared prepare(const LinearAttentionInputs& in) {
-  check_recurrence(kLinearAttention, in.q, in.k, in.v, in.state, in.chunk);
-  if (in.g.defined()) check_gate(kLinearAttention, "g", in.g, in.q);
-  const at::ScalarType type = wide_type(in.q);
-  return {
-      .q = in.q.to(type),
-      .k = in.k.to(type),
-      .v = in.v.to(type),
-      .g = in.g.defined() ? in.g.to(type) : at::zeros_symint(in.q.sym_sizes().slice(0, 3), in.q.options().dtype(type)),
-      .state = state_or_zeros(in.state, in.q, in.v, type),
-      .scale = in.scale.value_or(1 / std::sqrt(static_cast<double>(fixed_size(in.q, 3))))};
-}
-
-LinearAttentionInputs part_of(const LinearAttentionInputs& in, int64_t begin, int64_t end) {
-  const auto cut = [&](const Tensor& x) { return x.slice(1, begin, end); };
-  return {.q = cut(in.q),
-          .k = cut(in.k),
-          .v = cut(in.v),
-          .g = in.g.defined() ? cut(in.g) : in.g,
-          .scale = in.scale,
-          .chunk = in.chunk};
-}
-
-RecurrenceResult step(const Prepared& in) {
-  const auto head_rows = [](const Tensor& x) { return x.squeeze(1).unsqueeze(-2); };  // [B, H, 1, d]
-  const Tensor state = writable(in.state);
-  state.mul_(in.g.squeeze(1).exp().unsqueeze(-1).unsqueeze(-1))
-      .add_(head_rows(in.k).transpose(-1, -2) * head_rows(in.v));
-  return {.o = at::matmul(head_rows(in.q), state).mul_(in.scale).squeeze(-2).unsqueeze(1), .state = state};
+OutputAndState linear_attention_op(const Tensor& q, const Tensor& k, const Tensor& v, const OptionalTensor& g,
+                                   c10::optional<double> scale, const OptionalTensor& initial_state, bool return_state,
+                                   const OptionalTensor& cu_seqlens) {
+  const Tensor gate = or_undefined(g);
+  check_arguments(kLinearAttention, {{"q", q},
+                                     {"k", k, kLikeFirst},
+                                     {"v", v, kLikeFirst},
+                                     {"g", gate, kOptional},
+                                     {"initial_state", or_undefined(initial_state), kOptional}});
+  check_recurrence(kLinearAttention, q, k, v);
+  if (gate.defined()) check_gate(kLinearAttention, "g", gate, q);
+  const Sequences sequences{kLinearAttention, q,
+                            initial_state,    cu_seqlens,
+                            return_state,     {fixed_size(q, 2), fixed_size(q, 3), fixed_size(v, 3)}};
+  return sequences.run([&](const auto& cut, const Tensor& state, const Tensor& starts) {
+    return linear_attention({.q = cut(q),
+                             .k = cut(k),
+                             .v = cut(v),
+                             .g = gate.defined() ? cut(gate) : gate,
+                             .state = state,
+                             .scale = scale,
+                             .starts = starts});
+  });
 }
 
 }  // namespace
 
-RecurrenceResult linear_attention(const LinearAttentionInputs& inputs) {
-  const Prepared in = prepare(inputs);
+RecurrenceResult linear_attention(const LinearAttentionInputs& in) {
+  check_recurrence(kLinearAttention, in.q, in.k, in.v);
+  if (in.g.defined()) check_gate(kLinearAttention, "g", in.g, in.q);
+  check_has_kernels(kLinearAttention, "q", in.q);
+  const Tensor state = state_before(kLinearAttention, in.state, in.q, in.q.sym_size(3), in.v.sym_size(3));
+  const Tensor q = float_rows(in.q), k = float_rows(in.k), v = float_rows(in.v);
+  const Tensor g = in.g.defined() ? in.g.to(at::kFloat) : at::zeros_symint(q.sym_sizes().slice(0, 3), q.options());
+  const double scale = in.scale.value_or(1 / std::sqrt(static_cast<double>(fixed_size(q, 3))));
   RecurrenceResult result;
-  if (is_empty(in.q) || is_empty(in.v)) {
-    result = {.o = at::zeros_like(in.v), .state = in.state.clone()};
-  } else if (runs_fused(kLinearAttention, in.q) && takes_packed(in.q, inputs.starts)) {
-    result = fused_linear_attention(in, inputs.starts);
-  } else if (const auto borders = borders_of(kLinearAttention, inputs.starts, fixed_size(in.q, 1)); !borders.empty()) {
-    result =
-        one_by_one(borders, [&](int64_t begin, int64_t end) { return linear_attention(part_of(inputs, begin, end)); });
-  } else if (has_tangents({in.q, in.k, in.v, in.g, in.state}) || is_traced({in.q})) {
-    result = linear_attention_recurrent(inputs);
-  } else if (decodes(in.q)) {
-    result = step(in);
+  if (is_empty(q) || is_empty(v)) {
+    result = without_tokens(v, state);
+  } else if (is_recorded({q, k, v, g, state, in.starts})) {
+    result = result_of(LinearAttentionFunction::apply(q, k, v, g, state, scale, packed_starts(in.starts)));
   } else {
-    const variable_list outputs = LinearAttentionFunction::apply(in.q, in.k, in.v, in.g, in.state, in.scale,
-                                                                 std::min(inputs.chunk, in.q.size(1)));
-    result = {.o = outputs[0], .state = outputs[1]};
+    const std::vector<int64_t> borders = borders_of(kLinearAttention, in.starts, q.size(1));
+    use_torch_threads();
+    result = {.o = empty_output(v.sizes()), .state = next_state(q, state, borders)};
+    kernels::linear_attention_forward(
+        linear_views(q, k, v, g, state, scale, borders),
+        {.o = view_of(result.o), .state = optional_state_view_of(result.state), .saved = {}});
   }
-  result.o = result.o.to(inputs.q.scalar_type());
+  result.o = result.o.to(in.q.scalar_type());
   return result;
 }
 
-RecurrenceResult linear_attention_recurrent(const LinearAttentionInputs& inputs) {
-  const Prepared in = prepare(inputs);
-  if (const auto borders = borders_of(kLinearAttention, inputs.starts, in.q.size(1)); !borders.empty()) {
-    return one_by_one(
-        borders, [&](int64_t begin, int64_t end) { return linear_attention_recurrent(part_of(inputs, begin, end)); });
-  }
-  Tensor state = in.state;
-  std::vector<Tensor> outputs;
-  for (int64_t t = 0; t < in.q.size(1); ++t) {
-    const Tensor q = in.q.select(1, t), k = in.k.select(1, t), v = in.v.select(1, t);
-    state = in.g.select(1, t).exp().unsqueeze(-1).unsqueeze(-1) * state + k.unsqueeze(-1) * v.unsqueeze(-2);
-    outputs.push_back(in.scale * at::matmul(q.unsqueeze(-2), state).squeeze(-2));
-  }
-  const Tensor o = outputs.empty() ? at::zeros_like(in.v) : at::stack(outputs, 1);
-  return {.o = o.to(inputs.q.scalar_type()), .state = outputs.empty() ? state.clone() : state};
-}
-
 TORCH_LIBRARY_FRAGMENT(ovq, library) {
+  library.def("linear_attention(Tensor q, Tensor k, Tensor v, Tensor? g=None, float? scale=None, " OVQ_SEQUENCES
+              ") -> (Tensor, Tensor?)",
+              linear_attention_op);
 #define OVQ_INPUTS "Tensor q, Tensor k, Tensor v, Tensor g, Tensor state"
   library.def("linear_attention_forward(" OVQ_INPUTS
               ", Tensor? starts, float scale) -> (Tensor o, Tensor after, Tensor saved)",

@@ -1,5 +1,6 @@
 // Linear attention, with or without a decay per token:
 //   S_t = e^{g_t} S_{t-1} + k_t v_t^T,   o_t = scale S_t^T q_t
+// By the kernels, which say how and at what cost: linear_attention.h.
 #pragma once
 
 #include "ovq/ops/recurrence/torch.h"
@@ -13,13 +14,9 @@ struct LinearAttentionInputs {
   at::Tensor state;             // before the first token, [B, H, dk, dv]; undefined: zeros
   c10::optional<double> scale;  // none: dk^(-1/2)
   at::Tensor starts;            // first tokens of packed sequences, which start from zeros; undefined: not packed
-  int64_t chunk = 64;
 };
 
-// By chunks; one token without gradients directly, with `state` overwritten by the one returned.
+// In float32; o has q's dtype. One token without gradients overwrites `state` by the one returned.
 RecurrenceResult linear_attention(const LinearAttentionInputs& inputs);
-
-// Token by token, as the formula stands.
-RecurrenceResult linear_attention_recurrent(const LinearAttentionInputs& inputs);
 
 }  // namespace ovq::ops

@@ -2,7 +2,7 @@
 // those of decayed linear attention.
 //
 // States are [H | G], values [K | V], each with H and K padded to whole vectors. With E and L as in
-// linear_attention-inl.h and W_ij = L_ij beta_j, the matrix of token i times p_i is row i of
+// linear_attention/kernel-inl.h and W_ij = L_ij beta_j, the matrix of token i times p_i is row i of
 //   E P H_0 + ((P K^T) . W) K + P diag(lambda)
 // which takes dk^2 + n dk multiply-adds per token and iteration. Converged tokens are removed from the products.
 #if defined(OVQ_OPS_MESA_KERNEL_INL_H_) == defined(HWY_TARGET_TOGGLE)

@@ -1,7 +1,7 @@
 // The recurrence of MesaNet (arXiv 2506.05233): attention with the optimal linear map of all keys to their values,
 //   H_t = e^g H_{t-1} + beta k k^T;  G_t = e^g G_{t-1} + beta k v^T;  q* = (H_t + diag(lambda))^(-1) q;  o = G_t^T q*
 // q* comes from conjugate gradients, with at most `iterations` iterations, until the residual is at rounding level.
-// Computed by chunks of 32 tokens, for which H is needed only before the first; the formulas are in simd/mesa-inl.h.
+// Computed by chunks of 32 tokens, for which H is needed only before the first; the formulas are in kernel-inl.h.
 // Backward solves once more, A y = G do. Then dq = y, dlambda = -sum y . q*, and the rest are the gradients of decayed
 // linear attention with queries q*, keys beta k, values [k | v] and output gradients [-y | do].
 // Multiply-adds per token and head: iterations * (dk^2 + 32 dk), forward and backward each, and a linear attention.

@@ -1,10 +1,6 @@
 // The recurrence of MesaNet (arXiv 2506.05233): attention with the optimal linear map of all keys to their values,
 //   H_t = e^g H_{t-1} + beta k k^T;  G_t = e^g G_{t-1} + beta k v^T;  q* = (H_t + diag(lambda))^(-1) q;  o = G_t^T q*
-// q* comes from conjugate gradients, for which a chunk needs H only before its first token:
-//   (A p)_i = e^{G_i} H_0 p_i + sum_{j <= i} e^{G_i - G_j} beta_j (p_i . k_j) k_j + lambda . p_i
-// Backward solves once more: A y = G do. Then dq = y, dlambda = -sum y . q*, and the rest are the gradients of decayed
-// linear attention with queries q*, keys beta k, values [k | v] and output gradients [-y | do].
-// Cost per token and head: iterations * (dk^2 + 2 C dk) multiply-adds, forward and backward each.
+// By the kernels, which say how and at what cost: mesa.h.
 #pragma once
 
 #include "ovq/ops/recurrence/torch.h"
@@ -20,14 +16,10 @@ struct MesaInputs {
   at::Tensor state;   // [H | G] before the first token, [B, H, dk, dk + dv]; undefined: zeros
   int64_t iterations = 30;
   at::Tensor starts;  // first tokens of packed sequences, which start from zeros; undefined: not packed
-  int64_t chunk = 64;
 };
 
-// By chunks; without gradients one token overwrites `state` by the one returned. The state is [H | G]; H is symmetric,
-// but where it is not, H^T stands in place of H.
+// In float32; o has q's dtype. One token without gradients overwrites `state` by the one returned. The state is [H |
+// G]; H is symmetric, but where it is not, H^T stands in place of H.
 RecurrenceResult mesa(const MesaInputs& inputs);
-
-// Token by token, with exact solves.
-RecurrenceResult mesa_recurrent(const MesaInputs& inputs);
 
 }  // namespace ovq::ops

@@ -6,9 +6,8 @@
 #include <tuple>
 #include <vector>
 
-#include "ovq/ops/linear_attention/torch.h"
+#include "ovq/ops/recurrence/torch_sequences.h"
 #include "ovq/ops/ssd/ssd.h"
-#include "ovq/ops/torch/inputs.h"
 #include "ovq/ops/torch/once_differentiable.h"
 #include "ovq/ops/torch/output_memory.h"
 #include "ovq/ops/torch/tensor_view.h"
@@ -21,13 +20,6 @@ using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
 constexpr const char* kSsd = "ssd";
-
-// [B, T, G, N] -> [B, T, H, N]
-Tensor for_heads(const Tensor& x, int64_t heads) {
-  const int64_t groups = fixed_size(x, 2);
-  if (groups == heads) return x;
-  return x.unsqueeze(3).expand({-1, -1, -1, heads / groups, -1}).flatten(2, 3);
-}
 
 // Tensors that the kernels take: x, dt, a, b, c, d and the state.
 using SsdTensors = std::array<Tensor, 7>;
@@ -100,7 +92,7 @@ int64_t ssd_saved(int64_t groups, int64_t heads, int64_t key_dim, int64_t value_
       {.x = no_tokens(heads, value_dim), .dt = no_tokens(heads, 1), .a = rates, .d = rates, .b = keys, .c = keys});
 }
 
-class FusedSsd : public OnceDifferentiable<FusedSsd> {
+class SsdFunction : public OnceDifferentiable<SsdFunction> {
  public:
   static constexpr const char* kOp = kSsd;
 
@@ -126,31 +118,6 @@ class FusedSsd : public OnceDifferentiable<FusedSsd> {
   }
 };
 
-RecurrenceResult fused_ssd(const SsdInputs& in) {
-  const auto as_float = [](const Tensor& x) { return with_contiguous_rows(x.to(at::kFloat)); };
-  const Tensor x = as_float(in.x), b = as_float(in.b), c = as_float(in.c), dt = in.dt.to(at::kFloat);
-  const Tensor a = in.a.to(at::kFloat).contiguous(), d = in.d.to(at::kFloat).contiguous();
-  const Tensor state = with_contiguous_rows(
-      in.state.defined() ? in.state.to(at::kFloat)
-                         : at::zeros_symint({x.sym_size(0), x.sym_size(2), b.sym_size(3), x.sym_size(3)}, x.options()));
-  if (is_recorded({x, dt, a, b, c, d, state, in.starts})) {
-    return result_of(FusedSsd::apply(x, dt, a, b, c, d, state, packed_starts(in.starts)));
-  }
-  const std::vector<int64_t> borders = borders_of(kSsd, in.starts, x.size(1));
-  use_torch_threads();
-  const RecurrenceResult result{.o = empty_output(x.sizes()), .state = next_state(x, state, borders)};
-  kernels::ssd_forward(ssd_views({x, dt, a, b, c, d, state}, borders),
-                       {.o = view_of(result.o), .state = optional_state_view_of(result.state), .saved = {}});
-  return result;
-}
-
-SsdInputs part_of(const SsdInputs& in, int64_t begin, int64_t end) {
-  const auto cut = [&](const Tensor& x) { return x.slice(1, begin, end); };
-  return {.x = cut(in.x), .dt = cut(in.dt), .a = in.a, .b = cut(in.b), .c = cut(in.c), .d = in.d, .chunk = in.chunk};
-}
-
-}  // namespace
-
 void check_ssd(const SsdInputs& in) {
   check(in.x.dim() == 4, kSsd, "x has ", in.x.dim(), " dimensions; must have 4: [batch, time, heads, dim]");
   check(in.b.dim() == 4 && in.b.sym_sizes().slice(0, 2) == in.x.sym_sizes().slice(0, 2), kSsd, "b has shape ",
@@ -162,56 +129,56 @@ void check_ssd(const SsdInputs& in) {
   check_gate(kSsd, "dt", in.dt, in.x);
   check(in.a.dim() == 1 && in.a.sym_size(0) == heads, kSsd, "a has shape ", ShapeText{in.a}, "; must be [", heads, "]");
   check(in.d.sym_sizes() == in.a.sym_sizes(), kSsd, "d has shape ", ShapeText{in.d}, "; must be [", heads, "]");
-  check(in.chunk >= 1, kSsd, "chunk is ", in.chunk, "; must be at least 1");
-  const Tensor &b = in.b, &x = in.x;
-  check(!in.state.defined() ||
-            in.state.sym_sizes() == c10::SymIntArrayRef({x.sym_size(0), heads, b.sym_size(3), x.sym_size(3)}),
-        kSsd, "state has shape ", ShapeText{in.state}, "; must be [", SizeText{x, 0}, ", ", heads, ", ", SizeText{b, 3},
-        ", ", SizeText{x, 3}, "]");
 }
+
+OutputAndState ssd_op(const Tensor& x, const Tensor& dt, const Tensor& a, const Tensor& b, const Tensor& c,
+                      const OptionalTensor& d, const OptionalTensor& initial_state, bool return_state,
+                      const OptionalTensor& cu_seqlens) {
+  check_arguments(kSsd, {{"x", x},
+                         {"dt", dt},
+                         {"a", a},
+                         {"b", b, kLikeFirst},
+                         {"c", c, kLikeFirst},
+                         {"d", or_undefined(d), kOptional},
+                         {"initial_state", or_undefined(initial_state), kOptional}});
+  const Tensor skip = d ? *d : at::zeros_like(a);
+  check_ssd({.x = x, .dt = dt, .a = a, .b = b, .c = c, .d = skip});
+  const Sequences sequences{
+      kSsd, x, initial_state, cu_seqlens, return_state, {fixed_size(x, 2), fixed_size(b, 3), fixed_size(x, 3)}};
+  return sequences.run([&](const auto& cut, const Tensor& state, const Tensor& starts) {
+    return ssd(
+        {.x = cut(x), .dt = cut(dt), .a = a, .b = cut(b), .c = cut(c), .d = skip, .state = state, .starts = starts});
+  });
+}
+
+}  // namespace
 
 RecurrenceResult ssd(const SsdInputs& in) {
   check_ssd(in);
-  const at::ScalarType type = wide_type(in.x);
-  const int64_t heads = fixed_size(in.x, 2);
-  const Tensor x = in.x.to(type), dt = in.dt.to(type);
-  if (takes_packed(x, in.starts) && !is_empty(x) && !is_empty(in.b) && runs_fused(kSsd, x)) {
-    RecurrenceResult result = fused_ssd(in);
-    result.o = result.o.to(in.x.scalar_type());
-    return result;
+  check_has_kernels(kSsd, "x", in.x);
+  const Tensor state = state_before(kSsd, in.state, in.x, in.b.sym_size(3), in.x.sym_size(3));
+  const Tensor x = float_rows(in.x), b = float_rows(in.b), c = float_rows(in.c), dt = in.dt.to(at::kFloat);
+  const Tensor a = in.a.to(at::kFloat).contiguous(), d = in.d.to(at::kFloat).contiguous();
+  RecurrenceResult result;
+  if (is_empty(x) || is_empty(b)) {
+    result = without_tokens(x, state);
+  } else if (is_recorded({x, dt, a, b, c, d, state, in.starts})) {
+    result = result_of(SsdFunction::apply(x, dt, a, b, c, d, state, packed_starts(in.starts)));
+  } else {
+    const std::vector<int64_t> borders = borders_of(kSsd, in.starts, x.size(1));
+    use_torch_threads();
+    result = {.o = empty_output(x.sizes()), .state = next_state(x, state, borders)};
+    kernels::ssd_forward(ssd_views({x, dt, a, b, c, d, state}, borders),
+                         {.o = view_of(result.o), .state = optional_state_view_of(result.state), .saved = {}});
   }
-  RecurrenceResult result = linear_attention({.q = for_heads(in.c, heads).to(type),
-                                              .k = for_heads(in.b, heads).to(type),
-                                              .v = x * dt.unsqueeze(-1),
-                                              .g = dt * in.a,
-                                              .state = in.state,
-                                              .scale = 1.0,
-                                              .starts = in.starts,
-                                              .chunk = in.chunk});
-  result.o = (result.o + x * in.d.unsqueeze(-1)).to(in.x.scalar_type());
+  result.o = result.o.to(in.x.scalar_type());
   return result;
 }
 
-RecurrenceResult ssd_recurrent(const SsdInputs& in) {
-  check_ssd(in);
-  const at::ScalarType type = wide_type(in.x);
-  if (const auto borders = borders_of(kSsd, in.starts, in.x.size(1)); !borders.empty()) {
-    return one_by_one(borders, [&](int64_t begin, int64_t end) { return ssd_recurrent(part_of(in, begin, end)); });
-  }
-  const Tensor b = for_heads(in.b, in.x.size(2)).to(type), c = for_heads(in.c, in.x.size(2)).to(type);
-  const Tensor decays = (in.dt.to(type) * in.a).exp().unsqueeze(-1).unsqueeze(-1);
-  Tensor state = state_or_zeros(in.state, b, in.x, type);
-  std::vector<Tensor> outputs;
-  for (int64_t t = 0; t < in.x.size(1); ++t) {
-    const Tensor x = in.x.select(1, t).to(type), dt = in.dt.select(1, t).to(type).unsqueeze(-1).unsqueeze(-1);
-    state = decays.select(1, t) * state + dt * b.select(1, t).unsqueeze(-1) * x.unsqueeze(-2);
-    outputs.push_back(at::matmul(c.select(1, t).unsqueeze(-2), state).squeeze(-2) + in.d.unsqueeze(-1) * x);
-  }
-  const Tensor o = outputs.empty() ? at::zeros_like(in.x) : at::stack(outputs, 1);
-  return {.o = o.to(in.x.scalar_type()), .state = outputs.empty() ? state.clone() : state};
-}
-
 TORCH_LIBRARY_FRAGMENT(ovq, library) {
+  library.def("ssd(Tensor x, Tensor dt, Tensor a, Tensor b, Tensor c, Tensor? d=None, " OVQ_SEQUENCES
+              ") -> (Tensor, Tensor?)",
+              ssd_op);
 #define OVQ_INPUTS "Tensor x, Tensor dt, Tensor a, Tensor b, Tensor c, Tensor d, Tensor state"
   library.def("ssd_forward(" OVQ_INPUTS ", Tensor? starts) -> (Tensor o, Tensor after, Tensor saved)",
               torch::dispatch(c10::DispatchKey::CPU, ssd_forward));

@@ -1,6 +1,7 @@
 // The recurrence of Mamba-2 (arXiv 2405.21060):
 //   h_t = e^{dt A} h_{t-1} + dt x_t B_t^T,   y_t = h_t C_t + D x_t
 // which is decayed linear attention with queries C, keys B, values dt x and log decays dt A.
+// By the kernels, which say how and at what cost: ssd.h.
 #pragma once
 
 #include "ovq/ops/recurrence/torch.h"
@@ -15,17 +16,10 @@ struct SsdInputs {
   at::Tensor d;       // D [H]
   at::Tensor state;   // before the first token, [B, H, N, P]; undefined: zeros
   at::Tensor starts;  // first tokens of packed sequences, which start from zeros; undefined: not packed
-  int64_t chunk = 64;
 };
 
-// o [B, T, H, P] and the state [B, H, N, P] after it. By chunks; one token without gradients directly, with `state`
-// overwritten by the one returned.
+// o [B, T, H, P] in x's dtype and the state [B, H, N, P] after it, in float32. One token without gradients overwrites
+// `state` by the one returned.
 RecurrenceResult ssd(const SsdInputs& inputs);
-
-// Token by token, as the formula stands.
-RecurrenceResult ssd_recurrent(const SsdInputs& inputs);
-
-// Both check their input with this: std::invalid_argument names what is wrong.
-void check_ssd(const SsdInputs& inputs);
 
 }  // namespace ovq::ops

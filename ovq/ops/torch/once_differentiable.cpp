@@ -16,9 +16,7 @@ using torch::autograd::edge_list;
 using torch::autograd::Node;
 using torch::autograd::variable_list;
 
-constexpr const char* kWayOut =
-    "; use the composed path, which can: OVQ_FORCE_REFERENCE=1 in the environment, or backend='composed' of attention "
-    "and ovq_attention";
+constexpr const char* kWayOut = "; use path=\"formula\" in Python, which can";
 
 class SecondDerivativeError : public torch::autograd::FunctionPostHook {
  public:
@@ -29,7 +27,7 @@ class SecondDerivativeError : public torch::autograd::FunctionPostHook {
     edge_list edges = node_.next_edges();
     for (auto& edge : torch::autograd::collect_next_edges(d_outputs)) edges.push_back(std::move(edge));
     const NodePointer error = make_node<torch::autograd::Error>(
-        std::string("[") + op_ + "] the fused backward cannot be differentiated again" + kWayOut, std::move(edges));
+        std::string("[") + op_ + "] the kernel's backward cannot be differentiated again" + kWayOut, std::move(edges));
     variable_list connected;
     for (const Tensor& gradient : gradients) {
       connected.push_back(gradient.defined() ? gradient.tensor_data() : Tensor());
@@ -62,34 +60,11 @@ bool needs_gradient(at::TensorList tensors) {
 
 void refuse_tangents(const char* op, at::TensorList tensors) {
   TORCH_CHECK_NOT_IMPLEMENTED(!has_tangents(tensors), "[", op,
-                              "] the fused path cannot be differentiated in forward mode or by torch.func", kWayOut);
+                              "] the kernel cannot be differentiated in forward mode or by torch.func", kWayOut);
 }
 
 void forbid_second_derivative(const char* op, const Tensor& output) {
   if (const auto& node = output.grad_fn()) node->add_post_hook(std::make_unique<SecondDerivativeError>(op, *node));
-}
-
-variable_list formula_gradients(const std::function<variable_list(const variable_list&)>& formula,
-                                const variable_list& inputs, const variable_list& d_outputs) {
-  variable_list copies, wanted;  // views tell inputs apart that are one tensor
-  for (const Tensor& x : inputs) {
-    copies.push_back(x.defined() && x.requires_grad() ? x.view_as(x) : x);
-    if (x.defined() && x.requires_grad()) wanted.push_back(copies.back());
-  }
-  const variable_list results = formula(copies);
-  variable_list outputs, d_tracked;  // a state need not depend on all inputs
-  for (size_t i = 0; i < results.size(); ++i) {
-    if (!results[i].requires_grad()) continue;
-    outputs.push_back(results[i]);
-    d_tracked.push_back(d_outputs[i]);
-  }
-  const variable_list found = torch::autograd::grad(outputs, wanted, d_tracked, /*retain_graph=*/true,
-                                                    /*create_graph=*/true, /*allow_unused=*/true);
-  variable_list gradients;
-  for (size_t i = 0, next = 0; i < inputs.size(); ++i) {
-    gradients.push_back(inputs[i].defined() && inputs[i].requires_grad() ? found[next++] : Tensor());
-  }
-  return gradients;
 }
 
 }  // namespace ovq::ops

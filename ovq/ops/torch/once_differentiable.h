@@ -1,10 +1,8 @@
-// Autograd functions whose backward is kernels or loops. It can be taken once: whatever differentiates it again, by
+// Autograd functions whose backward is a kernel. It can be taken once: whatever differentiates it again, by
 // create_graph, torch.autograd.functional, forward mode or torch.func, is an error that names the op, never zeros.
 #pragma once
 
 #include <torch/csrc/autograd/custom_function.h>
-
-#include <functional>
 
 namespace ovq::ops {
 
@@ -21,11 +19,6 @@ void refuse_tangents(const char* op, at::TensorList tensors);
 // From here on the gradients that output's node computes in a graph are connected to all that they depend on, by a node
 // that raises an error.
 void forbid_second_derivative(const char* op, const at::Tensor& output);
-
-// Gradients of formula(inputs) that can be differentiated again; undefined where an input needs none.
-torch::autograd::variable_list formula_gradients(
-    const std::function<torch::autograd::variable_list(const torch::autograd::variable_list&)>& formula,
-    const torch::autograd::variable_list& inputs, const torch::autograd::variable_list& d_outputs);
 
 // T has forward(context, ...), kOp for errors, and backward_once(context, gradients) in the place of backward.
 template <class T>

@@ -12,6 +12,7 @@
 
 #include "ovq/base/error.h"
 #include "ovq/base/random.h"
+#include "ovq/ops/torch/arguments.h"
 #include "ovq/ops/torch/dispatched.h"
 
 namespace ovq::ops {
@@ -76,6 +77,27 @@ VectorQuantized nearest_segment(const VectorQuantizeInputs& in) {
 
 Tensor nearest(const Tensor& z, const Tensor& codewords, const c10::optional<Tensor>& bonus) {
   return nearest_codeword(z, codewords, or_undefined(bonus));
+}
+
+QuantizerGradient gradient_from(const std::string& name) {
+  if (name == "straight_through") return QuantizerGradient::straight_through;
+  if (name == "diveq") return QuantizerGradient::diveq;
+  if (name == "sf_diveq") return QuantizerGradient::sf_diveq;
+  fail(kVectorQuantize, "gradient is '", name, "'; must be 'straight_through', 'diveq' or 'sf_diveq'");
+}
+
+std::tuple<Tensor, Tensor> vector_quantize_op(const Tensor& z, const Tensor& codewords, std::string gradient,
+                                              const c10::optional<Tensor>& bonus, double noise, int64_t seed) {
+  check_arguments(kVectorQuantize,
+                  {{"z", z}, {"codewords", codewords, kLikeFirst}, {"bonus", or_undefined(bonus), kOptional}});
+  check_dims(kVectorQuantize, "z", z, 4, "[batch, time, heads, dim]");
+  const VectorQuantized result = vector_quantize({.z = by_head(z),
+                                                  .codewords = codewords.to(z.scalar_type()),
+                                                  .bonus = bonus ? bonus->to(z.scalar_type()) : Tensor(),
+                                                  .gradient = gradient_from(gradient),
+                                                  .noise = noise,
+                                                  .seed = static_cast<uint64_t>(seed)});
+  return {by_token(result.z_q, z.sym_size(0), z.sym_size(1)), by_token(result.index, z.sym_size(0), z.sym_size(1))};
 }
 
 }  // namespace
@@ -151,6 +173,10 @@ Tensor by_token(const Tensor& x, const c10::SymInt& batch, const c10::SymInt& ti
 }
 
 TORCH_LIBRARY_FRAGMENT(ovq, library) {
+  library.def(
+      "vector_quantize(Tensor z, Tensor codewords, str gradient='straight_through', Tensor? bonus=None, "
+      "float noise=0.001, int seed=0) -> (Tensor, Tensor)",
+      vector_quantize_op);
   const auto on_any = [&](const char* schema, auto* function) {
     library.def(schema, torch::dispatch(c10::DispatchKey::CompositeExplicitAutograd, function));
   };
