@@ -7,7 +7,7 @@ packages=(
   g++ cmake ninja-build ccache git
   libhwy-dev
   libtorch-dev libgloo-dev libopenblas0-openmp python3-torch
-  libcli11-dev libfmt-dev nlohmann-json3-dev libsentencepiece-dev libreadline-dev
+  libcli11-dev libfmt-dev nlohmann-json3-dev libsentencepiece-dev libpcre2-dev libutf8proc-dev libreadline-dev
   libgtest-dev
   clang-format clang-tidy
   python3-pytest python3-numpy python3-pip python3-venv python3-setuptools python3-wheel

@@ -12,7 +12,7 @@ if [[ ${1:-} == --quick ]]; then
   selected=(--exclude-regex '^(LargeRecurrences|LongStream)\.|^Threads\..*SameBits|LinearInTimeWhateverN|CentralDifferences')
   shift
 fi
-root=$PWD/build/arm64 packages="libhwy-dev libgtest-dev nlohmann-json3-dev libfmt-dev libsentencepiece-dev libgomp1"
+root=$PWD/build/arm64 packages="libhwy-dev libgtest-dev nlohmann-json3-dev libfmt-dev libsentencepiece-dev libpcre2-dev libutf8proc-dev libgomp1"
 
 # With its own lists and state, apt neither reads nor changes this machine's packages and needs no root.
 fill_sysroot() {

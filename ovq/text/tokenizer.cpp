@@ -1,11 +1,14 @@
 #include "ovq/text/tokenizer.h"
 
+#include <algorithm>
+#include <array>
 #include <filesystem>
 
 #include "ovq/base/error.h"
 #include "ovq/base/files/durable.h"
 #include "ovq/base/files/sha256.h"
 #include "ovq/text/documents.h"
+#include "ovq/text/json_tokenizer.h"
 #include "ovq/text/sentencepiece_plugin.h"
 
 namespace ovq::text {
@@ -13,8 +16,8 @@ namespace ovq::text {
 namespace {
 
 constexpr const char* kBytes = "bytes";
-constexpr const char* kModelFile = "tokenizer.model";
-constexpr const char* kBytesFile = "tokenizer.bytes";
+constexpr auto kFiles =
+    std::to_array({kTokenizerJson, kTokenizerConfig, kChatTemplate, kSentencePieceModel, kBytesMark});
 
 class ByteTokenizer final : public Tokenizer {
  public:
@@ -49,6 +52,16 @@ class ByteTokenizer final : public Tokenizer {
   }
 };
 
+bool is_json(const std::filesystem::path& path, std::string_view content) {
+  return path.extension() == ".json" || content.starts_with('{');
+}
+
+// The content of a file beside another; empty if there is none.
+std::string beside(const std::filesystem::path& path, const char* name) {
+  const std::filesystem::path other = path.parent_path() / name;
+  return std::filesystem::exists(other) ? read_text_file("tokenizer", other.string()) : "";
+}
+
 }  // namespace
 
 std::string Tokenizer::identity() const {
@@ -70,30 +83,43 @@ std::unique_ptr<Tokenizer> make_sentencepiece_tokenizer(std::string model, const
 
 std::unique_ptr<Tokenizer> make_tokenizer(const std::string& name) {
   if (name == kBytes) return make_byte_tokenizer();
+  if (std::filesystem::is_directory(name)) {
+    auto tokenizer = load_tokenizer(name);
+    check_data(tokenizer != nullptr, "tokenizer", name, " has no ", kTokenizerJson, ", ", kSentencePieceModel, " or ",
+               kBytesMark);
+    return tokenizer;
+  }
   check_data(std::filesystem::is_regular_file(name), "tokenizer", name,
-             " is not a file; expected \"bytes\" or a SentencePiece model");
-  return make_sentencepiece_tokenizer(read_text_file("tokenizer", name), name);
+             " is not a file; expected \"bytes\", a SentencePiece model, a tokenizer.json or a directory with one");
+  std::string content = read_text_file("tokenizer", name);
+  if (!is_json(name, content)) return make_sentencepiece_tokenizer(std::move(content), name);
+  return make_json_tokenizer({.tokenizer = std::move(content),
+                              .config = beside(name, kTokenizerConfig),
+                              .chat_template = beside(name, kChatTemplate)},
+                             name);
 }
 
 void save_tokenizer(const Tokenizer& tokenizer, const std::string& directory) {
   const std::filesystem::path folder = directory;
-  const bool bytes = tokenizer.model().empty();
-  if (bytes) {
-    files::write_file_durably(folder / kBytesFile, "tokens are bytes\n");
-  } else {
-    files::write_file_durably(folder / kModelFile, tokenizer.model());
+  const std::vector<TokenizerFile> files = tokenizer.files();
+  for (const auto& [name, content] : files) files::write_file_durably(folder / name, content);
+  for (const std::string_view old : kFiles) {  // of an earlier model
+    const bool kept =
+        std::any_of(files.begin(), files.end(), [&](const TokenizerFile& file) { return file.name == old; });
+    if (!kept) files::remove_durably(folder / old);
   }
-  files::remove_durably(folder / (bytes ? kModelFile : kBytesFile));  // of an earlier model
 }
 
 void remove_tokenizer(const std::string& directory) {
-  for (const char* file : {kModelFile, kBytesFile}) files::remove_durably(std::filesystem::path(directory) / file);
+  for (const char* file : kFiles) files::remove_durably(std::filesystem::path(directory) / file);
 }
 
 std::unique_ptr<Tokenizer> load_tokenizer(const std::string& directory) {
   const std::filesystem::path folder = directory;
-  if (std::filesystem::exists(folder / kModelFile)) return make_tokenizer((folder / kModelFile).string());
-  return std::filesystem::exists(folder / kBytesFile) ? make_byte_tokenizer() : nullptr;
+  for (const char* file : {kTokenizerJson, kSentencePieceModel}) {
+    if (std::filesystem::exists(folder / file)) return make_tokenizer((folder / file).string());
+  }
+  return std::filesystem::exists(folder / kBytesMark) ? make_byte_tokenizer() : nullptr;
 }
 
 }  // namespace ovq::text

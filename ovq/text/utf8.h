@@ -16,4 +16,19 @@ size_t complete_prefix(std::string_view text);
 // Replaces every byte outside valid characters by U+FFFD.
 std::string repaired(std::string_view text);
 
+// Replaces every longest part of an invalid character by one U+FFFD, as Unicode recommends and Rust does.
+std::string repaired_parts(std::string_view text);
+
+// The first character of valid, non-empty text and its number of bytes.
+struct CodePoint {
+  char32_t value = 0;
+  size_t size = 0;
+};
+CodePoint first_code_point(std::string_view text);
+// The last character of valid, non-empty text.
+CodePoint last_code_point(std::string_view text);
+
+// Appends a character that is valid in UTF-8.
+void append_code_point(std::string& text, char32_t value);
+
 }  // namespace ovq::text

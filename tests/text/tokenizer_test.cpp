@@ -85,8 +85,10 @@ TEST(Tokenizer, LivesInADirectory) {
 
 TEST(Tokenizer, BadInput) {
   const tasks::test::Folder folder;
-  EXPECT_EQ(error_of([&] { make_tokenizer("byte"); }),
-            "[tokenizer] byte is not a file; expected \"bytes\" or a SentencePiece model");
+  EXPECT_EQ(
+      error_of([&] { make_tokenizer("byte"); }),
+      "[tokenizer] byte is not a file; expected \"bytes\", a SentencePiece model, a tokenizer.json or a directory "
+      "with one");
   const std::string path = folder.write("broken.model", "not a model");
   EXPECT_EQ(error_of([&] { make_tokenizer(path); }).find("[tokenizer] " + path + " is not a SentencePiece model"), 0u);
   EXPECT_EQ(error_of([&] { make_byte_tokenizer()->decode({256}); }),

@@ -38,5 +38,36 @@ TEST(Utf8, RepairsByteByByte) {
   EXPECT_EQ(repaired("plain"), "plain");
 }
 
+TEST(Utf8, RepairsPartByPart) {
+  EXPECT_EQ(repaired_parts("a\xf0\x9f\x90z"), "a\xef\xbf\xbdz");  // three bytes of one character
+  EXPECT_EQ(repaired_parts("\xed\xa0\x80"), "\xef\xbf\xbd\xef\xbf\xbd\xef\xbf\xbd");
+  EXPECT_EQ(repaired_parts("\xff\xc3" + kWhale + "\xe2\x96"), "\xef\xbf\xbd\xef\xbf\xbd" + kWhale + "\xef\xbf\xbd");
+  EXPECT_EQ(repaired_parts("plain"), "plain");
+}
+
+TEST(Utf8, CharactersAndBack) {
+  const std::string text = "a\xc3\xa9\xe2\x96\x81" + kWhale;
+  std::string again;
+  for (size_t at = 0; at < text.size();) {
+    const CodePoint next = first_code_point(std::string_view(text).substr(at));
+    append_code_point(again, next.value);
+    at += next.size;
+    const CodePoint last = last_code_point(std::string_view(text).substr(0, at));
+    EXPECT_TRUE(last.value == next.value);
+    EXPECT_EQ(last.size, next.size);
+  }
+  EXPECT_EQ(again, text);
+  EXPECT_TRUE(first_code_point(kWhale).value == 0x1f40b);
+}
+
+// ASCII is skipped eight bytes at a time.
+TEST(Utf8, FindsInvalidBytesAfterLongAscii) {
+  for (size_t before = 0; before < 20; ++before) {
+    const std::string ascii(before, 'x');
+    EXPECT_EQ(valid_prefix(ascii + "\xff" + ascii), before);
+    EXPECT_EQ(valid_prefix(ascii + kWhale + ascii), 2 * before + kWhale.size());
+  }
+}
+
 }  // namespace
 }  // namespace ovq::text
