@@ -53,6 +53,7 @@ train::PreparedRun prepare(const TrainArguments& arguments) {
     for (const char* name : {"task_options", "model_options"}) {
       if (options.contains(name)) refuse_nulls(options[name], arguments.config + ": " + name);
     }
+    update_retired_fields(options, RunOptions());  // before the flags, which have the present names
     options.merge_patch(arguments.flags);
     if (arguments.flags.contains("phases"))
       train::phases_from_json(arguments.flags["phases"]);  // a null would mean no phases

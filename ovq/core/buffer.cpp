@@ -70,13 +70,6 @@ class Pool {
     std::free(pointer);
   }
 
-  void release() noexcept {
-    const std::lock_guard lock(mutex_);
-    for (const auto& [bytes, pointer] : blocks_) std::free(pointer);
-    blocks_.clear();
-    bytes_ = 0;
-  }
-
   size_t bytes() {
     const std::lock_guard lock(mutex_);
     return bytes_;
@@ -102,8 +95,6 @@ bool is_pooled(size_t bytes, Lifetime lifetime) { return lifetime == Lifetime::s
 MemoryUse memory_use() { return {current_bytes.load(), peak_bytes.load(), static_cast<int64_t>(pool().bytes())}; }
 
 void reset_peak_memory() { peak_bytes = current_bytes.load(); }
-
-void release_kept_memory() { pool().release(); }
 
 namespace detail {
 

@@ -16,7 +16,6 @@ struct MemoryUse {
 };
 MemoryUse memory_use();
 void reset_peak_memory();
-void release_kept_memory();
 
 enum class Lifetime {
   owned,    // as long as its owner

@@ -54,12 +54,6 @@ GradientBuckets::~GradientBuckets() {
   for (const Hook& hook : hooks_) hook.accumulator->del_post_hook(hook.key);
 }
 
-int64_t GradientBuckets::nbytes() const {
-  int64_t bytes = 0;
-  for (const Bucket& bucket : buckets_) bytes += static_cast<int64_t>(bucket.buffer.nbytes());
-  return bytes;
-}
-
 void GradientBuckets::reached(size_t parameter) {
   if (reached_[parameter]) return;
   reached_[parameter] = true;

@@ -27,7 +27,6 @@ class GradientBuckets {
   void finish();
 
   int64_t buckets() const { return static_cast<int64_t>(buckets_.size()); }
-  int64_t nbytes() const;
 
  private:
   struct Bucket {

@@ -264,8 +264,6 @@ std::string StoreServer::said(int64_t attempt) const {
   return get_or_empty(store, kVerdictKey);
 }
 
-bool has_process_groups() { return true; }
-
 }  // namespace ovq::distributed
 
 #else
@@ -298,7 +296,6 @@ StoreServer::~StoreServer() = default;
 int StoreServer::port() const { refuse(); }
 void StoreServer::say(int64_t, const std::string&) { refuse(); }
 std::string StoreServer::said(int64_t) const { refuse(); }
-bool has_process_groups() { return false; }
 
 }  // namespace ovq::distributed
 

@@ -91,7 +91,4 @@ class StoreServer {
   std::unique_ptr<Parts> parts_;
 };
 
-// Whether this build has Gloo. Without it, the constructors above throw std::runtime_error.
-bool has_process_groups();
-
 }  // namespace ovq::distributed

@@ -282,12 +282,6 @@ std::vector<std::filesystem::path> result_files(const std::filesystem::path& dir
   return files;
 }
 
-std::vector<ExperimentResult> read_results(const std::filesystem::path& directory) {
-  std::vector<ExperimentResult> results;
-  for (const std::filesystem::path& file : result_files(directory)) results.push_back(read_result(file));
-  return results;
-}
-
 std::string to_markdown(const std::vector<ExperimentResult>& results, const TableOptions& options) {
   const std::string& against = options.against;
   const std::vector<ExperimentResult> shown = against.empty() ? results : differences_to(against, results);

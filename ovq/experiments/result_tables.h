@@ -23,8 +23,6 @@ double half_interval(const Statistic& found);
 
 // The result files below a directory, sorted by name, without those of searches.
 std::vector<std::filesystem::path> result_files(const std::filesystem::path& directory);
-// Reads these files.
-std::vector<ExperimentResult> read_results(const std::filesystem::path& directory);
 
 struct TableOptions {
   std::string against;  // an experiment: show differences to it between runs with the same seed

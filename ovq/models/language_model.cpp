@@ -168,17 +168,16 @@ Tensor LanguageModel::hidden_at(const Tensor& tokens, const Tensor& positions) {
 
 Tensor LanguageModel::hidden(const Tensor& tokens, ModelState& state) {
   check_state(tokens, state);
-  return run(tokens, {},
-             [&](size_t layer, nn::Mixer& mixer, const Tensor& x) { return mixer.forward(x, state.layers[layer]); });
+  return run(tokens, {}, [&](size_t layer, nn::Mixer& mixer, const Tensor& x) {
+    return mixer.forward_checked(x, state.layers[layer]);
+  });
 }
 
 Tensor LanguageModel::step(const Tensor& tokens, ModelState& state) {
   const torch::NoGradGuard no_grad;
   // A token makes some hundred small calls of torch, which need not look for autograd in each.
   const at::AutoDispatchBelowADInplaceOrView without_autograd;
-  check_state(tokens, state);
-  return run(tokens, {},
-             [&](size_t layer, nn::Mixer& mixer, const Tensor& x) { return mixer.step(x, state.layers[layer]); });
+  return hidden(tokens, state);
 }
 
 // Before any layer moves on.

@@ -343,7 +343,6 @@ void define_module(torch::class_<Handle>& definition) {
       .def("begin_step", [](const Self& self, int64_t step,
                             int64_t seed) { self->module().begin_step(step, static_cast<uint64_t>(seed)); })
       .def("end_step", [](const Self& self) { self->module().end_step(); })
-      .def("drop_step", [](const Self& self) { self->module().drop_step(); })
       .def("step_statistics",
            [](const Self& self, int64_t rank, int64_t ranks) { return self->module().step_statistics(rank, ranks); })
       .def("begins_own_step", [](const Self& self) { return self->module().begins_own_step(); })

@@ -70,8 +70,7 @@ void Mixer::check_state(const MixerState& state, int64_t batch) const {
   }
 }
 
-Tensor Mixer::mix_on(const Tensor& x, MixerState& state) {
-  check_state(state, x.size(0));
+Tensor Mixer::forward_checked(const Tensor& x, MixerState& state) {
   Tensor y = mix(x, &state, {});
   if (state.layout.empty()) state.layout = layout_;
   return y;
@@ -84,13 +83,13 @@ Tensor Mixer::forward(const Tensor& x, const OptionalTensor& cu_seqlens) {
 
 Tensor Mixer::forward(const Tensor& x, MixerState& state) {
   check_input(x);
-  return mix_on(x, state);
+  check_state(state, x.size(0));
+  return forward_checked(x, state);
 }
 
 Tensor Mixer::step(const Tensor& x, MixerState& state) {
-  check_input(x);
   const torch::NoGradGuard no_grad;
-  return mix_on(x, state);
+  return forward(x, state);
 }
 
 }  // namespace ovq::nn

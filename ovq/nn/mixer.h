@@ -1,6 +1,8 @@
 // What every sequence mixer has in common: one interface for training, prefill in pieces and decode.
 #pragma once
 
+#include <c10/util/SmallVector.h>
+
 #include <map>
 #include <sstream>
 #include <string>
@@ -35,38 +37,51 @@ struct MixerState {
   MixerState snapshot() const;  // the same, but the dictionary is shared until one of the two is written to
 };
 
-// Puts position and tensors of a state (null: none) back as they were, unless they are kept: for calls that throw
-// halfway. What is written in place, behind a cache or over a recurrence's state, is so by ops that throw only before
-// they write.
+// Restores position and tensors of a state (null: none) unless `keep` is called: for calls that throw halfway. Ops that
+// write in place, behind a cache or over a recurrence's state, throw only before they write. Runs for every layer and
+// token, so it remembers where the tensors are instead of copying the map.
 class StateRollback {
  public:
   explicit StateRollback(MixerState* state) : state_(state) {
     if (state == nullptr) return;
     position_ = state->position;
-    tensors_ = state->tensors;
+    for (auto& [name, tensor] : state->tensors) before_.push_back({&tensor, tensor, -1});
   }
   ~StateRollback() {
     if (state_ == nullptr) return;
     state_->position = position_;
-    for (const auto& [name, length] : lengths_) tensors_[name] = state_->tensors[name].narrow(1, 0, length);
-    state_->tensors.swap(tensors_);
+    std::erase_if(state_->tensors, [&](const auto& item) { return find(&item.second) == nullptr; });
+    for (const Before& one : before_) *one.at = one.length < 0 ? one.tensor : one.at->narrow(1, 0, one.length);
   }
   StateRollback(const StateRollback&) = delete;
   StateRollback& operator=(const StateRollback&) = delete;
   void keep() { state_ = nullptr; }
   // A tensor that only grows, along dimension 1: its length is enough, and keeps no second copy of it in memory.
   void grows(const std::string& name) {
-    const auto at = tensors_.find(name);
-    if (at == tensors_.end() || !at->second.defined()) return;
-    lengths_[name] = at->second.size(1);
-    tensors_.erase(at);
+    if (state_ == nullptr) return;
+    const auto at = state_->tensors.find(name);
+    if (at == state_->tensors.end() || !at->second.defined()) return;
+    Before& one = *find(&at->second);
+    one.length = one.tensor.size(1);
+    one.tensor.reset();
   }
 
  private:
+  struct Before {
+    Tensor* at;      // in the map, whose elements do not move
+    Tensor tensor;   // undefined if only its length is known
+    int64_t length;  // -1: unknown
+  };
+  Before* find(const Tensor* at) {
+    for (Before& one : before_) {
+      if (one.at == at) return &one;
+    }
+    return nullptr;
+  }
+
   MixerState* state_;
   int64_t position_ = 0;
-  std::map<std::string, Tensor> tensors_;
-  std::map<std::string, int64_t> lengths_;
+  c10::SmallVector<Before, 8> before_;  // no mixer has more tensors
 };
 
 // What states depend on, as text: "gdn heads=2 key_dim=128 ..."
@@ -111,6 +126,8 @@ class Mixer : public torch::nn::Module {
   // std::invalid_argument unless `state` is one of this mixer's, for so many sequences, or of an empty
   // context.
   void check_state(const MixerState& state, int64_t batch) const;
+  // forward for callers that have checked x and the states of all their mixers before the first of them moves on.
+  Tensor forward_checked(const Tensor& x, MixerState& state);
 
   // Bytes of the state of one sequence that a pass over `tokens` tokens without gradients leaves. Token by
   // token the state has other room to grow in: at most a quarter more.
@@ -145,8 +162,6 @@ class Mixer : public torch::nn::Module {
   void set_layout(const StateLayout& layout) { layout_ = layout.text(); }
 
  private:
-  Tensor mix_on(const Tensor& x, MixerState& state);
-
   std::string layout_;
 };
 

@@ -8,17 +8,15 @@ namespace ovq::tasks {
 int64_t Task::test_rows(int64_t /*length*/) const { return 0; }
 
 uint64_t row_seed(const SampleRequest& request, int64_t row) {
-  return hash_numbers({request.seed, static_cast<uint64_t>(request.split), static_cast<uint64_t>(request.step),
-                       static_cast<uint64_t>(request.rank), static_cast<uint64_t>(request.length),
-                       static_cast<uint64_t>(row)});
+  constexpr uint64_t kUnused = 0;  // part of the seeds of all published results
+  return hash_numbers({request.seed, static_cast<uint64_t>(request.split), static_cast<uint64_t>(request.step), kUnused,
+                       static_cast<uint64_t>(request.length), static_cast<uint64_t>(row)});
 }
 
 Batch Task::sample(const SampleRequest& request) const {
   const std::string op = name();
   check(request.rows >= 1, op.c_str(), "rows is ", request.rows, "; must be at least 1");
   check(request.step >= 0, op.c_str(), "step is ", request.step, "; must not be negative");
-  check(request.rank >= 0 && request.rank < request.ranks, op.c_str(), "rank is ", request.rank,
-        "; must be within 0 and ", request.ranks - 1);
   const int64_t first_row = request.first_row, left = request.rows - first_row;
   check(first_row >= 0 && left >= 1 && request.row_count >= 0 && request.row_count <= left, op.c_str(), "rows from ",
         first_row, " on, ", request.row_count, " of them, exceed the batch's ", request.rows);

@@ -38,7 +38,6 @@ struct SampleRequest {
   int64_t length = 0;
   uint64_t seed = 0;
   int64_t step = 0;
-  int64_t rank = 0, ranks = 1;  // the process that asks; each gets different rows
   Split split = Split::train;
   // Returns only these rows, identical to those of the whole batch. row_count 0: all from first_row on.
   int64_t first_row = 0, row_count = 0;

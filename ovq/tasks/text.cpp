@@ -67,7 +67,7 @@ void TextTask::fill(const SampleRequest& request, int64_t row, Row out) const {
     Random random(row_seed(request, row));
     window = corpus.overlapping_window(size, random.below(corpus.overlapping_windows(size)));
   } else {
-    const int64_t index = (request.step * request.ranks + request.rank) * request.rows + row;
+    const int64_t index = request.step * request.rows + row;
     window = corpus.adjacent_window(size, spread(index, corpus.adjacent_windows(size)));
   }
   std::vector<int32_t> tokens(static_cast<size_t>(size));

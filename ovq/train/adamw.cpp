@@ -96,7 +96,7 @@ void AdamW::step(double rate) {
   for_all(blocks(Which::own), [&](size_t, const Block& block) {
     const Entry& entry = *block.entry;
     AdamWFactors factors = common;
-    factors.keep = static_cast<float>(entry.decay ? 1 - rate * options_.weight_decay : 1.0);
+    factors.shrinkage = static_cast<float>(entry.decay ? 1 - rate * options_.weight_decay : 1.0);
     const int64_t at = block.first - entry.first;
     adamw_update(factors, block.count, block.gradient, entry.m.data_ptr<float>() + at, entry.v.data_ptr<float>() + at,
                  entry.parameter.data_ptr<float>() + block.first);

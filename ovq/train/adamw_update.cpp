@@ -6,11 +6,11 @@ namespace ovq::train {
 
 void adamw_update(const AdamWFactors& factors, int64_t count, const float* __restrict g, float* __restrict m,
                   float* __restrict v, float* __restrict p) {
-  const auto [b1, b2, keep, size, inverse_root, eps] = factors;
+  const auto [b1, b2, shrinkage, size, inverse_root, eps] = factors;
   for (int64_t i = 0; i < count; ++i) {
     m[i] = b1 * m[i] + (1 - b1) * g[i];
     v[i] = b2 * v[i] + (1 - b2) * g[i] * g[i];
-    p[i] = keep * p[i] - size * m[i] / (std::sqrt(v[i]) * inverse_root + eps);
+    p[i] = shrinkage * p[i] - size * m[i] / (std::sqrt(v[i]) * inverse_root + eps);
   }
 }
 

@@ -7,7 +7,7 @@ namespace ovq::train {
 
 struct AdamWFactors {
   float beta1, beta2;
-  float keep;          // 1 - rate * decay
+  float shrinkage;     // 1 - rate * decay
   float size;          // rate / (1 - beta1^t)
   float inverse_root;  // 1 / sqrt(1 - beta2^t)
   float eps;

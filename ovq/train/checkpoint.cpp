@@ -75,7 +75,7 @@ std::filesystem::path checkpoint_directory(const std::filesystem::path& run) { r
 
 void save_checkpoint(const std::filesystem::path& run, const models::LanguageModel& model,
                      const text::Tokenizer* tokenizer, const OptimizerState& optimizer, const Progress& progress,
-                     int64_t keep) {
+                     int64_t keep_checkpoints) {
   const std::filesystem::path directory = checkpoint_directory(run);
   std::filesystem::create_directories(directory);
   files::write_directory_durably(
@@ -93,12 +93,11 @@ void save_checkpoint(const std::filesystem::path& run, const models::LanguageMod
                               {"updates", std::to_string(optimizer.updates)}});
       },
       files::IfExists::replace);
-  // Later checkpoints are damaged, otherwise the run would have resumed from them. They must not count among the last
-  // `keep`.
+  // Later checkpoints are damaged, otherwise the run would have resumed from them. They must not count among the last.
   for (const files::NumberedDirectory& other : files::latest_first(directory, kPrefix)) {
     if (other.number > progress.step) files::remove_durably(other.path);
   }
-  files::keep_last(directory, kPrefix, keep);
+  files::keep_last(directory, kPrefix, keep_checkpoints);
 }
 
 std::optional<std::filesystem::path> find_checkpoint(const std::filesystem::path& run, const Warn& warn,

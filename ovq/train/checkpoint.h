@@ -53,10 +53,10 @@ std::optional<std::filesystem::path> stored_tokenizer(const std::filesystem::pat
 // std::runtime_error if the checkpoint was trained with another tokenizer. A checkpoint without a tokenizer passes.
 void check_tokenizer(const std::filesystem::path& checkpoint, const text::Tokenizer& tokenizer);
 
-// Writes durably, then removes all but the last `keep`. `tokenizer` is stored beside a model of text; else nullptr.
+// Writes durably, then removes all but the last `keep_checkpoints`. `tokenizer` is stored beside a model of text; else nullptr.
 void save_checkpoint(const std::filesystem::path& run, const models::LanguageModel& model,
                      const text::Tokenizer* tokenizer, const OptimizerState& optimizer, const Progress& progress,
-                     int64_t keep);
+                     int64_t keep_checkpoints);
 
 // Loads the checkpoint that find_checkpoint returns for training into the tensors of model and optimiser. Returns
 // nothing if there is no checkpoint at all; std::runtime_error if there are only unusable ones or if the checkpoint

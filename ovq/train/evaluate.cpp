@@ -58,7 +58,6 @@ BatchTensors to_tensors(const tasks::Batch& batch) {
   const Tensor targets = to_long(batch.targets);
   tensors.positions = targets.ne(tasks::kNoTarget).nonzero().flatten();
   tensors.targets = targets.index_select(0, tensors.positions);
-  tensors.groups = to_long(batch.groups).index_select(0, tensors.positions);
   return tensors;
 }
 

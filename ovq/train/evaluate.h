@@ -47,7 +47,6 @@ struct BatchTensors {
   at::Tensor tokens;     // [rows, length] int64
   at::Tensor positions;  // [targets] into the flattened tokens
   at::Tensor targets;    // [targets]
-  at::Tensor groups;     // [targets]
 };
 BatchTensors to_tensors(const tasks::Batch& batch);
 

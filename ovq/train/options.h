@@ -41,7 +41,7 @@ struct RunOptions {
   std::vector<double> eval_keep;  // also test with dictionaries that keep these shares of the longest length
   double target = 0;
   int64_t checkpoint_every = 100;
-  int64_t keep = 2;
+  int64_t keep_checkpoints = 2;
 };
 
 // The options with a single value; the command line's flags have the same names.
@@ -67,7 +67,11 @@ void list_fields(Fields& field, RunOptions& o) {
   field("eval_rows", o.eval_rows, "rows per test", at_least(1));
   field("target", o.target, "stop once the test metric at the longest length of the last phase is this good; 0: never");
   field("checkpoint_every", o.checkpoint_every, "steps between checkpoints", at_least(1));
-  field("keep", o.keep, "checkpoints to keep", at_least(1));
+  field("keep_checkpoints", o.keep_checkpoints, "number of newest checkpoints to keep", at_least(1));
+}
+
+constexpr auto retired_fields(const RunOptions&) {
+  return std::to_array<RetiredField>({{.name = "keep", .now = "keep_checkpoints"}});
 }
 
 json to_json(const RunOptions& options);

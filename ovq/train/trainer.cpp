@@ -224,7 +224,7 @@ void Trainer::save() {
   replicas_.check_alike(*model_);
   const OptimizerState state = replicas_.whole_state(optimizer_);
   if (replicas_.first())
-    save_checkpoint(run_.path(), *model_, task_->tokenizer(), state, progress_, run_.options().keep);
+    save_checkpoint(run_.path(), *model_, task_->tokenizer(), state, progress_, run_.options().keep_checkpoints);
   saved_step_ = progress_.step;
 }
 

@@ -62,13 +62,18 @@ TEST_F(Plan, AResultCountsIfItAnswersWhatIsAsked) {
 // As version 0.1.0 wrote them, with fields that are gone since.
 TEST_F(Plan, ResultsOfOlderProgramsCount) {
   PlannedRun run = plan(short_set()).front();
-  ExperimentResult result = result_of(run.experiment, 3, 0.5);
-  result.options.model_options["mixers"]["ovq"]["trial"] = "none";
-  store(run, result);
-  EXPECT_TRUE(run.finished());
-  result.options.model_options["mixers"]["ovq"]["trial"] = "log-size";
-  store(run, result);
-  EXPECT_FALSE(run.finished());
+  const auto counts = [&](int64_t keep, const char* trial) {
+    json result = to_json(result_of(run.experiment, 3, 0.5));
+    result["options"].erase("keep_checkpoints");
+    result["options"]["keep"] = keep;
+    result["options"]["model_options"]["mixers"]["ovq"]["trial"] = trial;
+    std::filesystem::create_directories(run.result.parent_path());
+    std::ofstream(run.result) << result;
+    return run.finished().has_value();
+  };
+  EXPECT_TRUE(counts(2, "none"));
+  EXPECT_FALSE(counts(3, "none"));
+  EXPECT_FALSE(counts(2, "log-size"));
 }
 
 TEST_F(Plan, ASearchMayHaveEvaluationsOfItsOwn) {

@@ -166,16 +166,16 @@ TEST(Results, DifferencesToWhatHasNoDictionary) {
   EXPECT_EQ(to_markdown(results, {.against = "sw-ovq"}), "");
 }
 
-TEST(Results, AreReadFromADirectoryWithoutThoseOfSearches) {
+TEST(Results, AreFoundInADirectoryWithoutThoseOfSearches) {
   const TemporaryDirectory directory;
   std::filesystem::create_directories(directory.path() / "pair/search");
   for (const char* name : {"b", "a", "search/c"})
     std::ofstream(directory.path() / "pair" / (std::string(name) + ".json"))
         << to_json(result_of(first_experiment(), *name, 0.5));
-  const auto results = read_results(directory.path());
-  ASSERT_EQ(results.size(), 2u);
-  EXPECT_EQ(results[0].options.seed, uint64_t{'a'});
-  EXPECT_EQ(results[1].options.seed, uint64_t{'b'});
+  const auto files = result_files(directory.path());
+  ASSERT_EQ(files.size(), 2u);
+  EXPECT_EQ(read_result(files[0]).options.seed, uint64_t{'a'});
+  EXPECT_EQ(read_result(files[1]).options.seed, uint64_t{'b'});
 }
 
 }  // namespace

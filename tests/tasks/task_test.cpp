@@ -21,7 +21,7 @@ using test::row_of;
 class Generated : public testing::TestWithParam<std::string> {
  protected:
   std::unique_ptr<Task> task_ = make_task(GetParam(), {{"scale", "tiny"}});
-  SampleRequest request_{.rows = 3, .length = 96, .seed = 5, .step = 7, .rank = 1, .ranks = 4};
+  SampleRequest request_{.rows = 3, .length = 96, .seed = 5, .step = 7};
 };
 
 TEST_P(Generated, SameRequestSameBatch) {
@@ -31,20 +31,19 @@ TEST_P(Generated, SameRequestSameBatch) {
 }
 
 TEST_P(Generated, EveryNumberOfTheRequestMatters) {
-  SampleRequest seed = request_, step = request_, rank = request_, split = request_;
+  SampleRequest seed = request_, step = request_, split = request_;
   ++seed.seed;
   ++step.step;
-  ++rank.rank;
   split.split = Split::test;
   std::set<std::vector<int32_t>> rows;
-  for (const SampleRequest& request : {request_, seed, step, rank, split}) {
+  for (const SampleRequest& request : {request_, seed, step, split}) {
     const Batch batch = task_->sample(request);
     for (int64_t row = 0; row < batch.rows; ++row) {
       const auto tokens = row_of(batch, batch.tokens, row);
       rows.emplace(tokens.begin(), tokens.begin() + request.length);
     }
   }
-  EXPECT_EQ(rows.size(), 15u);
+  EXPECT_EQ(rows.size(), 12u);
 }
 
 TEST_P(Generated, MoreRowsContinueTheBatch) {
@@ -120,7 +119,6 @@ TEST_P(Generated, BadRequests) {
   const std::string op = "[" + GetParam() + "] ";
   EXPECT_EQ(error({.rows = 0, .length = 64}), op + "rows is 0; must be at least 1");
   EXPECT_EQ(error({.length = 64, .step = -1}), op + "step is -1; must not be negative");
-  EXPECT_EQ(error({.length = 64, .rank = 2, .ranks = 2}), op + "rank is 2; must be within 0 and 1");
   const std::string least = std::to_string(task_->min_length());
   EXPECT_EQ(error({.length = task_->min_length() - 1}),
             op + "length is " + std::to_string(task_->min_length() - 1) + "; must be at least " + least);

@@ -91,13 +91,12 @@ TEST_F(Text, EveryStartIsAsLikely) {
 
 TEST_F(Text, IsAFunctionOfTheRequest) {
   const TextTask task(options(20));
-  const SampleRequest request{.rows = 8, .length = 30, .seed = 3, .step = 4, .ranks = 2};
+  const SampleRequest request{.rows = 8, .length = 30, .seed = 3, .step = 4};
   EXPECT_TRUE(test::equal(task.sample(request), TextTask(options(20)).sample(request)));
-  SampleRequest seed = request, step = request, rank = request;
+  SampleRequest seed = request, step = request;
   ++seed.seed;
   ++step.step;
-  ++rank.rank;
-  for (const SampleRequest& other : {seed, step, rank}) {
+  for (const SampleRequest& other : {seed, step}) {
     EXPECT_NE(task.sample(request).tokens, task.sample(other).tokens);
   }
 }
@@ -107,12 +106,9 @@ TEST_F(Text, TestWindowsLieSideBySide) {
   EXPECT_EQ(task.test_rows(20), 8);  // 5 of 101, 3 of 73
   EXPECT_EQ(task.test_rows(100), 1);
   std::vector<std::string> windows;
-  for (int64_t step = 0; step < 2; ++step) {
-    for (int64_t rank = 0; rank < 2; ++rank) {
-      const Batch batch = task.sample(
-          {.rows = 3, .length = 20, .seed = 9, .step = step, .rank = rank, .ranks = 2, .split = Split::test});
-      for (int64_t row = 0; row < 3; ++row) windows.push_back(text(batch, row, task));
-    }
+  for (int64_t step = 0; step < 4; ++step) {
+    const Batch batch = task.sample({.rows = 3, .length = 20, .seed = 9, .step = step, .split = Split::test});
+    for (int64_t row = 0; row < 3; ++row) windows.push_back(text(batch, row, task));
   }
   const std::string c = document(101, '!'), d = document(70, '!') + "end";
   std::set<std::string> expected;

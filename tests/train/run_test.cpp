@@ -87,6 +87,30 @@ TEST(Run, SaysWhatIsWrongWithItsFile) {
   EXPECT_EQ(error("{").find(file.string()), 0u);
 }
 
+// As version 0.1.0 wrote it, with names and fields that are gone since.
+TEST(Run, OfAnOlderProgramResumes) {
+  const TemporaryDirectory directory;
+  RunOptions options = mini_run("recall", "sw-ovq");
+  options.keep_checkpoints = 3;
+  const train::Run run = train::Run::create(directory.path() / "run", options);
+  int64_t steps = 0;
+  Trainer(run, {.on_step = [&](const StepReport&) { ++steps; }, .stop = [&] { return steps == 5; }}).train();
+  json stored = to_json(options);
+  stored["keep"] = stored["keep_checkpoints"];
+  stored.erase("keep_checkpoints");
+  stored["model_options"]["mixers"]["ovq"]["trial"] = "none";
+  std::ofstream(run.path() / "run.json") << stored;
+
+  const train::Run older = train::Run::open(run.path());
+  EXPECT_EQ(older.options().keep_checkpoints, 3);
+  EXPECT_EQ(to_comparable_json(older.options()), to_comparable_json(options));
+  Trainer trainer(older, {});
+  EXPECT_EQ(trainer.progress().step, 5);
+  EXPECT_EQ(trainer.train(), Outcome::finished);
+  const auto checkpoints = std::filesystem::directory_iterator(checkpoint_directory(run.path()));
+  EXPECT_EQ(std::distance(begin(checkpoints), end(checkpoints)), 3);
+}
+
 TEST(Run, MetricsAreRewoundToAStep) {
   const TemporaryDirectory directory;
   const train::Run run = train::Run::create(directory.path() / "run", mini_run("recall", "sw-ovq"));

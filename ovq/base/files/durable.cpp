@@ -350,12 +350,6 @@ void remove_durably(const fs::path& path) {
   fs::remove_all(aside);
 }
 
-std::vector<fs::path> stale_parts(const fs::path& directory) {
-  std::vector<fs::path> result = leftovers("stale_parts", directory);
-  std::erase_if(result, [](const fs::path& path) { return !lock_stale(path); });
-  return result;
-}
-
 std::vector<fs::path> remove_stale_parts(const fs::path& directory) {
   constexpr const char* kOp = "remove_stale_parts";
   std::vector<fs::path> result;

@@ -55,9 +55,7 @@ void write_directory_durably(const std::filesystem::path& path,
 // Removes a file or directory: its name disappears atomically, then the content is deleted. A missing one is no error.
 void remove_durably(const std::filesystem::path& path);
 
-// Leftovers of dead writers in `directory`, sorted by name.
-std::vector<std::filesystem::path> stale_parts(const std::filesystem::path& directory);
-// Removes these leftovers (or renames them back, see above); returns them.
+// Removes the leftovers of dead writers in `directory` (or renames them back, see above); returns them, sorted by name.
 std::vector<std::filesystem::path> remove_stale_parts(const std::filesystem::path& directory);
 
 // Deletes the files that this process is writing aside, for a signal handler that ends the process (async-signal-safe).

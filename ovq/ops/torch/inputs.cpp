@@ -84,8 +84,10 @@ Inputs make_inputs(const char* op, const Tensor& q, const Tensor& k, const Tenso
     check_weights(op, *weights, k, inputs.path == Path::fused);
     inputs.weights = weights->to(inside);
   }
-  inputs.beta = beta.to(q.device(), inside).reshape({-1});
-  if (beta.dim() == 0 || beta.sym_numel() == 1) inputs.beta = inputs.beta.expand_symint({q.sym_size(2)});
+  inputs.beta = beta.to(q.device(), inside);
+  if (beta.dim() == 0 || beta.sym_numel() == 1) {
+    inputs.beta = inputs.beta.reshape({1}).expand_symint({q.sym_size(2)});
+  }
   inputs.beta = inputs.beta.contiguous();
   return inputs;
 }
@@ -97,6 +99,7 @@ kernels::View<const float> plan_view(const Inputs& inputs, const Tensor& x) {
 }
 
 Tensor plan_beta(const Inputs& inputs) {
+  if (inputs.path == Path::fused) return inputs.beta;
   if (inputs.path == Path::meta) return at::zeros({inputs.beta.numel()});
   return inputs.beta.detach().to(at::kCPU, at::kFloat).contiguous();
 }
