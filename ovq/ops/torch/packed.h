@@ -36,14 +36,4 @@ inline at::Tensor starts_of(const char* op, const at::Tensor& x, const c10::opti
   return at::tensor(starts, at::kLong);
 }
 
-// body(x [1, length, ...]) for each sequence of x [1, T, ...], results side by side along time
-template <class Body>
-at::Tensor for_each_sequence(const char* op, const at::Tensor& x, const std::vector<int64_t>& cu_seqlens, Body&& body) {
-  std::vector<at::Tensor> parts;
-  for (const auto& sequence : kernels::check_sequences(op, x.size(0), x.size(1), cu_seqlens)) {
-    parts.push_back(body(x.narrow(1, sequence.first, sequence.length)));
-  }
-  return parts.empty() ? body(x) : at::cat(parts, 1);
-}
-
 }  // namespace ovq::ops
