@@ -198,6 +198,46 @@ Shape checked_shape(Shape shape, int64_t chunk) {
   return shape;
 }
 
+void require_attention(const kernels::AttentionInputs& inputs, View<const float> d_o, View<const float> o,
+                       const kernels::AttentionGradients& gradients) {
+  const int64_t heads = inputs.q.heads;
+  const auto exact =
+      for_each_head<AttentionTwin<double>>(heads, [&](int64_t h) { return AttentionTwin<double>(inputs, d_o, h); });
+  const auto plain =
+      for_each_head<AttentionTwin<float>>(heads, [&](int64_t h) { return AttentionTwin<float>(inputs, d_o, h); });
+  TensorCheck of_o("o"), of_q("d_q"), of_k("d_k"), of_v("d_v"), of_beta("d_beta");
+  for (int64_t h = 0; h < heads; ++h) {
+    of_o.add(o, h, exact[h].forward.o, plain[h].forward.o);
+    of_q.add(gradients.d_q, h, exact[h].gradients.d_q, plain[h].gradients.d_q);
+    of_k.add(gradients.d_k, h, exact[h].gradients.d_k, plain[h].gradients.d_k);
+    of_v.add(gradients.d_v, h, exact[h].gradients.d_v, plain[h].gradients.d_v);
+    of_beta.add_magnitude(d_beta_magnitude(inputs.q, h, inputs.beta[h], exact[h].gradients.d_q));
+    of_beta.add(&gradients.d_beta[h], &exact[h].gradients.d_beta, &plain[h].gradients.d_beta, 1);
+  }
+  for (const TensorCheck* check : {&of_o, &of_q, &of_k, &of_v, &of_beta}) check->require();
+}
+
+void require_ovq(const OvqInputs& inputs, std::span<const int32_t> assignments, View<const float> d_o,
+                 View<const float> o, const kernels::OvqGradients& gradients) {
+  require_valid(inputs, assignments);
+  const OvqTwins twins(inputs, assignments, d_o);
+  require_output(inputs, o, twins);
+  TensorCheck of_q("d_q"), of_k("d_k"), of_v("d_v"), of_beta("d_beta"), of_weights("d_weights");
+  for (int64_t h = 0; h < inputs.k.heads; ++h) {
+    const auto& exact = twins.exact[h].gradients;
+    const auto& plain = twins.plain[h].gradients;
+    of_q.add(gradients.d_q, h, exact.d_q[0], plain.d_q[0]);
+    of_k.add(gradients.d_k, h, exact.d_k, plain.d_k);
+    of_v.add(gradients.d_v, h, exact.d_v, plain.d_v);
+    of_beta.add_magnitude(d_beta_magnitude(inputs.q, h, inputs.beta[h], exact.d_q[0]));
+    of_beta.add(&gradients.d_beta[h], exact.d_beta.data(), plain.d_beta.data(), 1);
+    for (int64_t t = 0; inputs.options.weighted && t < inputs.k.time; ++t) {
+      of_weights.add(gradients.d_weights.row(0, t, h), &exact.d_weights[t], &plain.d_weights[t], 1);
+    }
+  }
+  for (const TensorCheck* check : {&of_q, &of_k, &of_v, &of_beta, &of_weights}) check->require();
+}
+
 void check_attention(const Shape& shape, int64_t window) {
   const Inputs tensors(shape, 1);
   const Tensor d_o = normal(shape, 9);
@@ -205,25 +245,11 @@ void check_attention(const Shape& shape, int64_t window) {
   const kernels::AttentionInputs inputs{
       .q = tensors.q.view(), .k = tensors.k.view(), .v = tensors.v.view(), .beta = tensors.beta, .window = window};
   kernels::attention_forward(inputs, {.o = o.view(), .lse = lse.view()});
-  Gradients gradients(shape);
-  kernels::attention_backward(
-      inputs, {.o = o.view(), .lse = lse.view()}, d_o.view(),
-      {.d_q = gradients.q.view(), .d_k = gradients.k.view(), .d_v = gradients.v.view(), .d_beta = gradients.beta});
-
-  const auto exact = for_each_head<AttentionTwin<double>>(
-      shape.heads, [&](int64_t h) { return AttentionTwin<double>(inputs, d_o.view(), h); });
-  const auto plain = for_each_head<AttentionTwin<float>>(
-      shape.heads, [&](int64_t h) { return AttentionTwin<float>(inputs, d_o.view(), h); });
-  TensorCheck of_o("o"), of_q("d_q"), of_k("d_k"), of_v("d_v"), of_beta("d_beta");
-  for (int64_t h = 0; h < shape.heads; ++h) {
-    of_o.add(o.view(), h, exact[h].forward.o, plain[h].forward.o);
-    of_q.add(gradients.q.view(), h, exact[h].gradients.d_q, plain[h].gradients.d_q);
-    of_k.add(gradients.k.view(), h, exact[h].gradients.d_k, plain[h].gradients.d_k);
-    of_v.add(gradients.v.view(), h, exact[h].gradients.d_v, plain[h].gradients.d_v);
-    of_beta.add_magnitude(d_beta_magnitude(inputs.q, h, inputs.beta[h], exact[h].gradients.d_q));
-    of_beta.add(&gradients.beta[h], &exact[h].gradients.d_beta, &plain[h].gradients.d_beta, 1);
-  }
-  for (const TensorCheck* check : {&of_o, &of_q, &of_k, &of_v, &of_beta}) check->require();
+  Gradients memory(shape);
+  const kernels::AttentionGradients gradients{
+      .d_q = memory.q.view(), .d_k = memory.k.view(), .d_v = memory.v.view(), .d_beta = memory.beta};
+  kernels::attention_backward(inputs, {.o = o.view(), .lse = lse.view()}, d_o.view(), gradients);
+  require_attention(inputs, d_o.view(), o.view(), gradients);
 }
 
 void check_ovq(const Shape& shape, const OvqOptions& options) {
@@ -236,24 +262,7 @@ void check_ovq(const Shape& shape, const OvqOptions& options) {
   Gradients gradients(shape);
   kernels::ovq_attention_backward(inputs, {.o = o.view(), .lse = lse.view(), .assignments = assignments},
                                   {.d_o = d_o.view()}, gradients.of_ovq());
-
-  require_valid(inputs, assignments);
-  const OvqTwins twins(inputs, assignments, d_o.view());
-  require_output(inputs, o.view(), twins);
-  TensorCheck of_q("d_q"), of_k("d_k"), of_v("d_v"), of_beta("d_beta"), of_weights("d_weights");
-  for (int64_t h = 0; h < shape.heads; ++h) {
-    const auto& exact = twins.exact[h].gradients;
-    const auto& plain = twins.plain[h].gradients;
-    of_q.add(gradients.q.view(), h, exact.d_q[0], plain.d_q[0]);
-    of_k.add(gradients.k.view(), h, exact.d_k, plain.d_k);
-    of_v.add(gradients.v.view(), h, exact.d_v, plain.d_v);
-    of_beta.add_magnitude(d_beta_magnitude(inputs.q, h, inputs.beta[h], exact.d_q[0]));
-    of_beta.add(&gradients.beta[h], exact.d_beta.data(), plain.d_beta.data(), 1);
-    for (int64_t t = 0; options.weighted && t < shape.time; ++t) {
-      of_weights.add(gradients.weights.view().row(0, t, h), &exact.d_weights[t], &plain.d_weights[t], 1);
-    }
-  }
-  for (const TensorCheck* check : {&of_q, &of_k, &of_v, &of_beta, &of_weights}) check->require();
+  require_ovq(inputs, assignments, d_o.view(), o.view(), gradients.of_ovq());
 }
 
 void check_ovq_decode(const Shape& shape, const OvqOptions& options) {

@@ -3,12 +3,15 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <stdexcept>
 #include <string>
 
 #include "bench/flops.h"
 #include "ovq/base/calibration.h"
-#include "ovq/ops/ovq_attention/options.h"
+#include "ovq/core/view.h"
+#include "ovq/ops/attention/attention.h"
+#include "ovq/ops/ovq_attention/ovq_attention.h"
 
 namespace ovq::bench {
 
@@ -21,6 +24,12 @@ void require_calibrated(const Calibration& calibration, const std::string& name)
 
 // The shape with a shorter length for the plain loops: two written chunks and part of a third.
 Shape checked_shape(Shape shape, int64_t chunk);
+
+// Results of a call, forward and backward, for one sequence with as many query heads as kv heads.
+void require_attention(const kernels::AttentionInputs& inputs, kernels::View<const float> d_o,
+                       kernels::View<const float> o, const kernels::AttentionGradients& gradients);
+void require_ovq(const kernels::OvqInputs& inputs, std::span<const int32_t> assignments, kernels::View<const float> d_o,
+                 kernels::View<const float> o, const kernels::OvqGradients& gradients);
 
 void check_attention(const Shape& shape, int64_t window);                       // forward and backward
 void check_ovq(const Shape& shape, const kernels::OvqOptions& options);         // forward and backward, one pass

@@ -8,6 +8,7 @@
 #include <memory>
 #include <optional>
 
+#include "bench/other_isa.h"
 #include "bench/probe.h"
 #include "ovq/base/error.h"
 #include "ovq/base/random.h"
@@ -15,7 +16,6 @@
 #include "ovq/models/presets.h"
 #include "ovq/models/session.h"
 #include "ovq/models/storage.h"
-#include "ovq/ops/torch/backend.h"
 
 namespace ovq::bench {
 namespace {
@@ -31,7 +31,6 @@ constexpr double kStateTolerance = 0.05;  // with rounded states
 struct Variant {
   std::string name;
   bool narrow = false;  // weights and states
-  std::optional<ops::Backend> backend;
 };
 
 std::vector<int32_t> random_tokens(const models::ModelConfig& config, int64_t count) {
@@ -65,23 +64,21 @@ double relative_error(const Tensor& x, const Tensor& truth) {
   return ((x - truth).norm() / truth.norm()).item<double>();
 }
 
-// First compares with the composed model, with states in float32; then stored states with float32 ones.
+// First compares with another instruction set, with states in float32; then stored states with float32 ones.
 std::string mismatch_of(LanguageModel& model, models::StateDtype dtype) {
   const std::vector<int32_t> tokens = random_tokens(model.config(), kCheckedTokens);
-  Tensor composed;
+  const Tensor logits = logits_of(model, tokens, models::StateDtype::float32);
   {
-    const ops::BackendScope scope(ops::Backend::composed);
-    composed = logits_of(model, tokens, models::StateDtype::float32);
+    const OtherIsa other;
+    const double error = relative_error(logits, logits_of(model, tokens, models::StateDtype::float32));
+    if (!(error <= kTolerance)) {
+      return fmt::format("the logits differ from those with {} by {:.2e}; at most {}", other.name(), error, kTolerance);
+    }
   }
-  const Tensor fused = logits_of(model, tokens, models::StateDtype::float32);
-  const double error = relative_error(fused, composed);
-  const double rounding = relative_error(logits_of(model, tokens, dtype), fused);
-  if (error <= kTolerance && rounding <= kStateTolerance) return "";
-  if (error <= kTolerance) {
-    return fmt::format("with states as {} the logits differ by {:.2e}; at most {}", name_of(dtype), rounding,
-                       kStateTolerance);
-  }
-  return fmt::format("the logits differ from those of the composed model by {:.2e}; at most {}", error, kTolerance);
+  const double rounding = relative_error(logits_of(model, tokens, dtype), logits);
+  if (rounding <= kStateTolerance) return "";
+  return fmt::format("with states as {} the logits differ by {:.2e}; at most {}", name_of(dtype), rounding,
+                     kStateTolerance);
 }
 
 // The weights that a token reads, for the probe of the read bandwidth: the same memory on the same pages.
@@ -102,13 +99,13 @@ class StoredWeights {
   std::vector<std::span<const float>> blocks_;
 };
 
-void measure(LanguageModel& model, const GenerateBenchOptions& options, models::StateDtype dtype, GenerateCase& result,
-             int rounds) {
+void measure(LanguageModel& model, const GenerateBenchOptions& options, models::StateDtype dtype,
+             GenerateCase& result) {
   const std::vector<int32_t> prompt = random_tokens(model.config(), options.context);
   const StoredWeights weights(model);
   const Bystanders bystanders;
   std::vector<double> prompts, tokens, reads;
-  for (int round = 0; round < rounds; ++round) {
+  for (int round = 0; round < options.rounds; ++round) {
     ModelState state(dtype);
     models::Session session(model, state);
     models::Sampler sampler({});
@@ -152,21 +149,16 @@ GenerateReport run_generate(const GenerateBenchOptions& asked) {
   const std::shared_ptr<LanguageModel> model =
       report.trained ? options.trained.model : models::make_model(models::model_preset(options.model).config, 1);
   model->eval();
-  std::vector<Variant> variants = {{.name = "float32"}, {.name = "bfloat16", .narrow = true}};
-  if (options.composed) {
-    variants.insert(variants.begin(), {.name = "torch calls, float32", .backend = ops::Backend::composed});
-  }
-  for (const Variant& variant : variants) {
+  for (const Variant& variant : {Variant{.name = "float32"}, {.name = "bfloat16", .narrow = true}}) {
     if (!options.run.wanted(variant.name)) continue;
     const CurrentCase shown(variant.name);
     GenerateCase result{.name = variant.name, .prompt_tokens = options.context};
     result.prompt_flops = prompt_flops(model->config(), options.context);
     if (variant.narrow) model->store_bfloat16_weights();
     const models::StateDtype dtype = variant.narrow ? models::StateDtype::bfloat16 : models::StateDtype::float32;
-    if (!variant.backend) result.mismatch = mismatch_of(*model, dtype);
+    result.mismatch = mismatch_of(*model, dtype);
     if (result.mismatch.empty()) {
-      const ops::BackendScope scope(variant.backend.value_or(ops::Backend::automatic));
-      measure(*model, options, dtype, result, variant.backend ? 1 : options.rounds);
+      measure(*model, options, dtype, result);
       if (!options.data.empty()) {
         result.loss = train::text_loss(
             options.trained, options.data,

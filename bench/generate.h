@@ -1,7 +1,7 @@
-// `ovq bench generate`: a model reads a prompt and generates token by token, a single sequence. Three comparisons in
+// `ovq bench generate`: a model reads a prompt and generates token by token, a single sequence. Two comparisons in
 // the same run: the bytes of weights and states that a token reads against the read bandwidth, which is measured on the
-// same memory after each token; the FLOPs of the prompt against the multiply-add peak; and the same model composed of
-// torch calls. For a trained model it also measures the loss on text, with both storage types of weights and states.
+// same memory after each token; and the FLOPs of the prompt against the multiply-add peak. For a trained model it also
+// measures the loss on text, with both storage types of weights and states.
 #pragma once
 
 #include <optional>
@@ -26,12 +26,11 @@ struct GenerateBenchOptions {
   int64_t tokens = 24;                      // generated tokens, each timed
   int64_t piece = 1024;                     // tokens of the prompt read at a time
   int rounds = 2;                           // of prompt and tokens
-  bool composed = true;                     // also measure the model composed of torch calls
 };
 
 struct GenerateCase {
   std::string name;      // how weights and states are stored
-  std::string mismatch;  // how the logits differ from those of the composed model; such a case is not timed
+  std::string mismatch;  // how the logits differ on another instruction set; such a case is not timed
   Timing prompt, token;  // the whole prompt; one generated token
   Timing read;           // a plain read of the same weights, once after each token
   double prompt_flops = 0;

@@ -36,7 +36,7 @@ std::vector<std::string> generate_cells(const GenerateReport& report, const Gene
 }
 
 nlohmann::ordered_json to_json(const GenerateReport& report, const GenerateCase& one) {
-  nlohmann::ordered_json json{{"name", one.name}, {"fused_equals_plain", one.mismatch.empty()}};
+  nlohmann::ordered_json json{{"name", one.name}, {"matches_other_isa", one.mismatch.empty()}};
   if (!one.mismatch.empty()) {
     json["mismatch"] = one.mismatch;
     return json;

@@ -7,7 +7,7 @@
 
 namespace ovq::bench {
 
-// Uses kernels::max_threads() threads.
-Report run_kernels(const BenchOptions& options);
+// Uses kernels::max_threads() threads. Three passes over the cases, or one if quick, unless options say otherwise.
+Report run_kernels(BenchOptions options);
 
 }  // namespace ovq::bench

@@ -15,7 +15,7 @@ namespace ovq::bench {
 struct BenchOptions {
   bool quick = false;  // reduced sizes and fewer rounds
   std::string filter;  // only cases whose name contains this
-  int passes = 0;      // over all cases; 0: 3, or 1 with `quick`
+  int passes = 0;      // over all cases; 0: as many as the benchmark takes
 
   bool wanted(const std::string& name) const { return name.find(filter) != std::string::npos; }
 };
@@ -33,7 +33,6 @@ class Runner {
  public:
   explicit Runner(const BenchOptions& options) : options_(options) {}
 
-  int passes() const { return options_.passes > 0 ? options_.passes : quick() ? 1 : 3; }
   void begin_pass() { comparisons_.clear(); }
 
   bool quick() const { return options_.quick; }
@@ -45,6 +44,8 @@ class Runner {
 
   // The first call warms up and counts the kernels' allocations; the following ones are timed.
   CaseResult time(const std::function<void()>& work, double flops) const;
+  // For work that has been done once, allocating `bytes`.
+  CaseResult time(const std::function<void()>& work, double flops, int64_t bytes) const;
 
   const CaseResult* find(const std::string& name) const;  // nullptr if it was not timed
   // Reports the ratio of two cases' best times; nothing if one is missing.
@@ -59,6 +60,9 @@ class Runner {
   std::vector<CaseResult> cases_;
   std::vector<Figure> comparisons_;
 };
+
+// A report of the cases that `run_pass` runs, in options.passes passes, between measurements of the machine's peaks.
+Report run_cases(const BenchOptions& options, const std::function<void(Runner&)>& run_pass);
 
 // The peak memory of the kernels while `work` runs, beyond what they held before.
 template <class Work>

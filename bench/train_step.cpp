@@ -8,12 +8,12 @@
 #include <nlohmann/json.hpp>
 
 #include "bench/machine_report.h"
+#include "bench/other_isa.h"
 #include "ovq/base/format.h"
 #include "ovq/base/json_file.h"
 #include "ovq/base/table.h"
 #include "ovq/models/language_model.h"
 #include "ovq/models/presets.h"
-#include "ovq/ops/torch/backend.h"
 #include "ovq/tasks/mixture.h"
 #include "ovq/tasks/registry.h"
 #include "ovq/train/adamw.h"
@@ -93,27 +93,25 @@ class Step {
 // The steps of one preset and their measurements.
 struct Candidate {
   TrainStepCase result;
-  std::unique_ptr<Step> fused, plain, without;
-  std::vector<double> fused_seconds, plain_seconds, without_seconds;
+  std::unique_ptr<Step> step, without;
+  std::vector<double> seconds_of_step, seconds_without;
   double busy = 0, seconds = 0;
 };
 
 Candidate make_candidate(const std::string& name, const TrainStepOptions& options,
                          const std::vector<train::BatchTensors>& batches) {
   const models::ModelConfig config = models::model_preset(name).config;
-  Candidate candidate{.result = {.name = name}, .fused = std::make_unique<Step>(config, batches)};
-  candidate.result.tokens = candidate.fused->tokens();
-  const double fused = candidate.fused->loss();
-  double plain = 0;
+  Candidate candidate{.result = {.name = name}, .step = std::make_unique<Step>(config, batches)};
+  candidate.result.tokens = candidate.step->tokens();
+  const double loss = candidate.step->loss();
   {
-    const ops::BackendScope scope(ops::Backend::composed);
-    plain = candidate.fused->loss();
+    const OtherIsa other;
+    const double expected = candidate.step->loss();
+    if (!(std::abs(loss - expected) <= kLossTolerance * std::abs(expected))) {
+      candidate.result.mismatch = fmt::format("the loss is {}, with {} it is {}", loss, other.name(), expected);
+    }
   }
-  if (!(std::abs(fused - plain) <= kLossTolerance * std::abs(plain))) {
-    candidate.result.mismatch = fmt::format("the loss is {}, composed it is {}", fused, plain);
-  }
-  if (options.plain) {
-    candidate.plain = std::make_unique<Step>(config, batches);
+  if (options.without_mixers) {
     candidate.without = std::make_unique<Step>(config, batches);
     candidate.without->remove_mixers();
   }
@@ -123,12 +121,8 @@ Candidate make_candidate(const std::string& name, const TrainStepOptions& option
 void measure(Candidate& candidate) {
   const Bystanders bystanders;
   const auto start = Clock::now();
-  candidate.fused_seconds.push_back(time_once([&] { candidate.fused->run(); }));
-  if (candidate.plain) {
-    const ops::BackendScope scope(ops::Backend::composed);
-    candidate.plain_seconds.push_back(time_once([&] { candidate.plain->run(); }));
-  }
-  if (candidate.without) candidate.without_seconds.push_back(time_once([&] { candidate.without->run(); }));
+  candidate.seconds_of_step.push_back(time_once([&] { candidate.step->run(); }));
+  if (candidate.without) candidate.seconds_without.push_back(time_once([&] { candidate.without->run(); }));
   const double seconds = seconds_since(start);
   candidate.busy += bystanders.busy_cores() * seconds;
   candidate.seconds += seconds;
@@ -166,20 +160,19 @@ std::vector<std::string> cells(const TrainStepReport& report, const TrainStepCas
   const auto seconds = [](const Timing& timing) { return timing.seconds.empty() ? "" : seconds_text(timing.best); };
   return {
       result.name,
-      seconds_text(result.fused.best),
-      seconds_text(result.fused.median),
+      seconds_text(result.step.best),
+      seconds_text(result.step.median),
       fmt::format("{:.1f}k", 1e-3 * result.tokens_per_second()),
       reference == nullptr ? "" : fmt::format("{:.2f}", result.tokens_per_second() / reference->tokens_per_second()),
       percent(result.shares.matrix_products),
       percent(result.shares.kernels),
       percent(result.shares.rest),
-      seconds(result.plain),
       seconds(result.without),
       fmt::format("{:.2f}", result.bystander_cores)};
 }
 
 nlohmann::ordered_json to_json(const TrainStepReport& report, const TrainStepCase& result) {
-  nlohmann::ordered_json json{{"name", result.name}, {"fused_equals_plain", result.mismatch.empty()}};
+  nlohmann::ordered_json json{{"name", result.name}, {"matches_other_isa", result.mismatch.empty()}};
   if (!result.mismatch.empty()) {
     json["mismatch"] = result.mismatch;
     return json;
@@ -189,7 +182,7 @@ nlohmann::ordered_json to_json(const TrainStepReport& report, const TrainStepCas
     to["seconds_median"] = timing.median;
     to["rounds"] = timing.seconds.size();
   };
-  add(json, result.fused);
+  add(json, result.step);
   json["tokens"] = result.tokens;
   json["tokens_per_second"] = result.tokens_per_second();
   if (const TrainStepCase* reference = reference_of(report, result)) {
@@ -199,7 +192,6 @@ nlohmann::ordered_json to_json(const TrainStepReport& report, const TrainStepCas
   json["shares"] = {{"matrix_products", result.shares.matrix_products},
                     {"kernels", result.shares.kernels},
                     {"rest", result.shares.rest}};
-  if (!result.plain.seconds.empty()) add(json["composed"], result.plain);
   if (!result.without.seconds.empty()) add(json["without_mixers"], result.without);
   json["bystander_cores"] = result.bystander_cores;
   return json;
@@ -223,8 +215,8 @@ TrainStepReport run_train_step(const TrainStepOptions& options) {
     if (!batches.contains(scale)) batches[scale] = batches_of(scale, options.tokens);
     candidates.push_back(make_candidate(name, options, batches[scale]));
     if (candidates.back().result.mismatch.empty()) {
-      candidates.back().fused->run();  // warm-up
-      candidates.back().result.shares = shares_of(*candidates.back().fused);
+      candidates.back().step->run();  // warm-up
+      candidates.back().result.shares = shares_of(*candidates.back().step);
     }
   }
   for (int round = 0; round < options.rounds; ++round) {
@@ -235,12 +227,11 @@ TrainStepReport run_train_step(const TrainStepOptions& options) {
   }
   for (Candidate& candidate : candidates) {
     TrainStepCase& result = candidate.result;
-    if (!candidate.fused_seconds.empty()) {
-      result.fused = summary(candidate.fused_seconds);
+    if (!candidate.seconds_of_step.empty()) {
+      result.step = summary(candidate.seconds_of_step);
       result.bystander_cores = candidate.busy / candidate.seconds;
     }
-    if (!candidate.plain_seconds.empty()) result.plain = summary(candidate.plain_seconds);
-    if (!candidate.without_seconds.empty()) result.without = summary(candidate.without_seconds);
+    if (!candidate.seconds_without.empty()) result.without = summary(candidate.seconds_without);
     report.cases.push_back(result);
   }
   report.bystander_cores = bystanders.busy_cores();
@@ -250,7 +241,7 @@ TrainStepReport run_train_step(const TrainStepOptions& options) {
 
 std::string to_table(const TrainStepReport& report) {
   Table table = Table::of_named_rows({"training step", "best", "median", "tokens/s", std::string("/ ") + kReference,
-                                      "products", "kernels", "rest", "composed", "no mixers", "others"});
+                                      "products", "kernels", "rest", "no mixers", "others"});
   for (const TrainStepCase& result : report.cases)
     if (result.mismatch.empty()) table.add(cells(report, result));
   std::string text = describe(report.machine) + describe_blas(report.machine.blas);

@@ -16,18 +16,19 @@ struct TrainStepOptions {
   BenchOptions run;       // quick: only the tiny scale
   int64_t tokens = 8192;  // per step, approximately
   int rounds = 5;
-  bool plain = false;  // also with composed mixers, and with none
+  bool without_mixers = false;  // also models whose mixers return their input
 };
 
 struct TrainStepCase {
-  std::string name;               // of the preset
-  std::string mismatch;           // how the losses of fused and composed differ; such a case is not timed
-  int64_t tokens = 0;             // per step
-  Timing fused, plain, without;   // without: mixers that return their input. Empty: not requested
-  train::Profile::Shares shares;  // of a step with the fused mixers
+  std::string name;      // of the preset
+  std::string mismatch;  // how the loss differs on another instruction set; such a case is not timed
+  int64_t tokens = 0;    // per step
+  Timing step;
+  Timing without;                 // mixers that return their input; empty: not requested
+  train::Profile::Shares shares;  // of a step with its mixers
   double bystander_cores = 0;
 
-  double tokens_per_second() const { return static_cast<double>(tokens) / fused.best; }
+  double tokens_per_second() const { return static_cast<double>(tokens) / step.best; }
 };
 
 struct TrainStepReport {

@@ -28,8 +28,7 @@ void add_bench(CLI::App& app) {
   CLI::App* bench = app.add_subcommand("bench", "Measure speed and memory");
   bench->require_subcommand(1);
   const auto arguments = std::make_shared<BenchArguments>();
-  CLI::App* command =
-      add_bench_command(*bench, "kernels", "Time the fused kernels against the machine's peak", *arguments);
+  CLI::App* command = add_bench_command(*bench, "kernels", "Time the kernels against the machine's peak", *arguments);
   command
       ->add_option("--passes", arguments->run.passes,
                    "Passes over all cases; the best round counts. Use more on a busy machine. "

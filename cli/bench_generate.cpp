@@ -1,5 +1,5 @@
 // ovq bench generate [--model NAME | DIR [--data PATH...] [--windows N]] [--context N] [--tokens N] [--rounds N]
-//   [--no-composed] [--quick] [--json FILE] [--compare FILE] [--threads N] [--filter SUBSTRING]
+//   [--quick] [--json FILE] [--compare FILE] [--threads N] [--filter SUBSTRING]
 #include <CLI/CLI.hpp>
 #include <filesystem>
 #include <memory>
@@ -17,7 +17,6 @@ namespace {
 struct BenchGenerateArguments {
   BenchArguments common;
   bench::GenerateBenchOptions options;
-  bool no_composed = false;
 };
 
 }  // namespace
@@ -42,11 +41,9 @@ void add_bench_generate(CLI::App& bench) {
   number("--piece", options.piece, "Tokens of the prompt read at a time");
   number("--rounds", options.rounds, "Repetitions of prompt and tokens");
   number("--windows", options.windows, "Windows of --context tokens to read, spread over --data");
-  command->add_flag("--no-composed", arguments->no_composed, "Leave out the model composed of torch calls");
   command->callback([arguments] {
     set_up_torch(arguments->common.threads);
     arguments->options.run = arguments->common.run;
-    arguments->options.composed = !arguments->no_composed;
     const std::string& model = arguments->options.model;
     if (!arguments->options.data.empty() && !std::filesystem::is_directory(model))
       throw UsageError(fmt::format("--data: the model is {}; must be the directory of a trained one", model));

@@ -1,4 +1,5 @@
-// ovq bench step [--quick] [--rounds N] [--composed] [--json FILE] [--compare FILE] [--threads N] [--filter SUBSTRING]
+// ovq bench step [--quick] [--rounds N] [--without-mixers] [--json FILE] [--compare FILE] [--threads N] [--filter
+// SUBSTRING]
 #include <CLI/CLI.hpp>
 #include <memory>
 
@@ -28,7 +29,7 @@ void add_bench_step(CLI::App& bench) {
   step->add_option("--rounds", options.rounds, "Rounds, each through all models")
       ->capture_default_str()
       ->check(at_least(1));
-  step->add_flag("--composed", options.plain, "Also time ops composed of torch calls, and models without mixers");
+  step->add_flag("--without-mixers", options.without_mixers, "Also time models without mixers");
   step->callback([arguments] {
     set_up_torch(arguments->common.threads);
     arguments->options.run = arguments->common.run;

@@ -64,7 +64,7 @@ Tensor OvqAttention::attend(const Inputs& in, const OptionalTensor& weights, Mix
   if (state == nullptr) {
     return ops::ovq_attention(in.q, in.k, in.v, beta(), options_.dictionary, cu_seqlens, weights);
   }
-  const bool other_dtype = state->ovq && state->ovq->fused() && state->ovq->dtype() != torch_dtype(state->dtype);
+  const bool other_dtype = state->ovq && state->ovq->dtype() != torch_dtype(state->dtype);
   if (other_dtype) state->ovq = state->ovq->to(state->dtype);
   const bool same_limit = state->ovq && state->ovq->options().centroids == options_.dictionary.centroids;
   if (same_limit && !at::GradMode::is_enabled()) {
@@ -72,8 +72,8 @@ Tensor OvqAttention::attend(const Inputs& in, const OptionalTensor& weights, Mix
   }
   const std::vector<ops::StatePtr> states =
       state->ovq ? std::vector<ops::StatePtr>{state->ovq} : std::vector<ops::StatePtr>{};
-  auto result = ops::ovq_attention_with_state(in.q, in.k, in.v, beta(), options_.dictionary, {}, states, weights,
-                                              ops::Backend::automatic, state->dtype);
+  auto result =
+      ops::ovq_attention_with_state(in.q, in.k, in.v, beta(), options_.dictionary, {}, states, weights, state->dtype);
   state->ovq = result.states.front();
   return result.o;
 }

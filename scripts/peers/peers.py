@@ -154,15 +154,15 @@ def choose_ggml_form(ggml, command, output, arrays, offset):
 
 
 def check_ovq(options):
-    """The fused op against the composed one in double, on a shorter sequence with a smaller dictionary."""
+    """The kernel against the formula, on a shorter sequence with a smaller dictionary."""
     q, k, v = (x[:, :1500] for x in make_inputs(2048))
     small = dict(options, centroids=256)
-    fused = ovq.ovq_attention(q, k, v, BETA, **small)
-    plain = ovq.ovq_attention(q, k, v, BETA, backend="composed", **small)
+    kernel = ovq.ovq_attention(q, k, v, BETA, **small)
+    formula = ovq.reference.ovq_attention(q, k, v, BETA, **small)
     # If two centroids are almost equally near, the two may choose differently, so a few rows may differ.
-    different = ((fused - plain).abs().amax((0, 2, 3)) > TOLERANCE).float().mean().item()
+    different = ((kernel - formula).abs().amax((0, 2, 3)) > TOLERANCE).float().mean().item()
     if not different <= 0.01:
-        raise RuntimeError(f"ovq: {different:.1%} of the rows differ from the composed op")
+        raise RuntimeError(f"ovq: {different:.1%} of the rows differ from the formula")
 
 
 def flops_of(case):

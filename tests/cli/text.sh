@@ -129,7 +129,7 @@ wide, narrow = (json.load(open(name)) for name in sys.argv[1:])
 near = abs(narrow["loss"] - wide["loss"]) < 0.02
 sys.exit(not (near and 2 * narrow["weight_bytes"] < 1.2 * wide["weight_bytes"] and narrow["state_bytes"] < wide["state_bytes"]))
 PYTHON
-check 'bench generate of a trained model' "$ovq" bench generate --model "$work/run" --data "$work/valid.tokens" --context 128 --tokens 2 --rounds 1 --windows 100000 --no-composed --json "$work/bench.json"
+check 'bench generate of a trained model' "$ovq" bench generate --model "$work/run" --data "$work/valid.tokens" --context 128 --tokens 2 --rounds 1 --windows 100000 --json "$work/bench.json"
 python3 - "$work/bench.json" "$work/loss-valid.tokens" "$work/loss-narrow" <<'PYTHON' || failed "the loss that bench generate measures"
 import json, sys
 bench, wide, narrow = (json.load(open(name)) for name in sys.argv[1:])

@@ -11,7 +11,6 @@
 #include <string>
 #include <vector>
 
-#include "ovq/ops/torch/backend.h"
 #include "ovq/ops/torch/torch.h"
 #include "tests/core/compare.h"
 
@@ -78,8 +77,9 @@ std::vector<T> values_of(const Tensor& x) {
   return {dense.data_ptr<T>(), dense.data_ptr<T>() + dense.numel()};
 }
 
-inline Tensor tensor_of(const std::vector<double>& values, at::IntArrayRef sizes) {
-  return at::tensor(values, at::kDouble).reshape(sizes);
+template <class T>
+Tensor tensor_of(const std::vector<T>& values, at::IntArrayRef sizes) {
+  return at::tensor(values, c10::CppTypeToScalarType<T>::value).reshape(sizes);
 }
 
 // Bit for bit, so that NaN would equal NaN.
@@ -103,7 +103,7 @@ inline Magnitudes magnitudes(const std::vector<Tensor>& inputs) {
           {"d_beta", terms * product}};
 }
 
-// fast (float): error against exact at most twice that of plain (float), plus a floor. NaN fails.
+// fast (float): error against exact (double) at most twice that of plain (float), plus a floor. NaN fails.
 inline void expect_calibrated(const Results& fast, const Results& plain, const Results& exact,
                               const Magnitudes& magnitudes) {
   ASSERT_EQ(fast.size(), exact.size());
@@ -119,21 +119,5 @@ inline void expect_calibrated(const Results& fast, const Results& plain, const R
                                            .magnitude = magnitude == magnitudes.end() ? 1 : magnitude->second}));
   }
 }
-
-// Two computations in double.
-inline void expect_equal(const Results& actual, const Results& expected) {
-  for (const auto& [name, truth] : expected) {
-    SCOPED_TRACE(name);
-    ASSERT_EQ(actual.count(name), 1u);
-    ASSERT_EQ(actual.at(name).sizes(), truth.sizes());
-    const std::vector<double> a = values_of<double>(actual.at(name)), e = values_of<double>(truth);
-    EXPECT_TRUE(kernels::test::close_to<double>(a, e, 1e-10));
-  }
-}
-
-// The ops take the plain path during its lifetime.
-struct PlainPath : BackendScope {
-  PlainPath() : BackendScope(Backend::composed) {}
-};
 
 }  // namespace ovq::ops::test

@@ -1,5 +1,5 @@
-// OVQ-attention problems for the ops, and three ways to compute them: the fused op, the composition of ATen calls, and
-// the kernels' plain loops. The latter two use the fused path's assignments.
+// OVQ-attention problems for the ops, and two ways to compute them: the op, and the plain loops of reference.h with the
+// op's assignments.
 #pragma once
 
 #include <algorithm>
@@ -90,7 +90,6 @@ struct OvqProblem {
   std::vector<StatePtr> initial;
   Tensor kernel_o;
   std::vector<int32_t> assignments;             // of all sequences, as the kernel returns them
-  std::vector<Tensor> sequence_assignments;     // [sequence] of [B, pending + T, Hkv]
   std::vector<kernels::OvqState> final_states;  // [sequence]
   Tensor d_o;
   std::vector<Tensor> d_final;  // [sequence][4] of [B, Hkv, n, D]; with weights [sequence][6]
@@ -116,19 +115,9 @@ struct OvqProblem {
       final_states.assign(sequences(),
                           kernels::OvqState({batch, c.shape.kv_heads, c.shape.key_dim, c.shape.value_dim}, c.options));
     }
-    std::vector<int64_t> pending;
-    for (const kernels::OvqState& state : final_states) pending.push_back(state.pending());
     assignments.resize(kernels::ovq_assignment_count(in, final_states));
     kernel_o = at::empty({c.shape.batch, c.shape.time, c.shape.query_heads, c.shape.value_dim});
     kernels::ovq_attention_forward(in, {.o = view_of(kernel_o), .lse = {}, .assignments = assignments}, final_states);
-    const Tensor all = at::tensor(assignments, at::kInt);
-    int64_t first = 0;
-    for (size_t s = 0; s < sequences(); ++s) {
-      const int64_t batch = packed() ? 1 : c.shape.batch, length = pending[s] + bounds[s + 1] - bounds[s];
-      const int64_t count = batch * length * c.shape.kv_heads;
-      sequence_assignments.push_back(all.slice(0, first, first + count).reshape({batch, length, c.shape.kv_heads}));
-      first += count;
-    }
   }
 };
 
@@ -156,7 +145,7 @@ inline Results named(const OvqProblem& problem, const Tensor& o, const std::vect
 }
 
 // The op, piece by piece.
-inline Results fused(const OvqProblem& problem) {
+inline Results through_op(const OvqProblem& problem) {
   std::vector<Tensor> x = leaves(problem.inputs, at::kFloat);
   std::vector<StatePtr> states;
   for (const StatePtr& state : problem.initial) {
@@ -185,7 +174,6 @@ inline Results fused(const OvqProblem& problem) {
   for (const auto& parts : outputs) whole.push_back(at::cat(parts, 1));
   const Tensor o = at::cat(whole, 1);
   for (const StatePtr& state : states) {
-    EXPECT_TRUE(state->fused());
     for (const Tensor& tensor : state->tensors().list()) final_tensors.push_back(tensor);
   }
   weighted = {o};
@@ -194,50 +182,9 @@ inline Results fused(const OvqProblem& problem) {
   return named(problem, o, final_tensors, gradients_of(weighted, weights, x));
 }
 
-// The same composed of ATen calls, with the fused path's assignments.
-inline Results plain(const OvqProblem& problem, at::ScalarType dtype) {
-  std::vector<Tensor> x = leaves(problem.inputs, dtype);
-  std::vector<Tensor> whole, final_tensors, weighted, weights = {problem.d_o};
-  for (size_t s = 0; s < problem.sequences(); ++s) {
-    PlainState state = PlainState::empty(x[1], x[2], problem.c.options);
-    if (problem.packed()) state = PlainState::empty(x[1].slice(0, 0, 1), x[2].slice(0, 0, 1), problem.c.options);
-    if (!problem.initial.empty()) {
-      const StatePtr& from = problem.initial[s];
-      const std::vector<Tensor> tensors = leaves(from->tensors().list(), dtype);
-      state = {problem.c.options, from->position(), tensors[0], tensors[1], from->counts(),
-               tensors[2],        tensors[3],       {},         {}};
-      if (problem.c.options.value_norms) state.shrinkage = tensors.back();
-      if (problem.weighted()) {
-        state.counts = tensors[4];
-        state.pending_weights = tensors[5];
-      }
-      x.insert(x.end(), tensors.begin(), tensors.end());
-    }
-    const int64_t first = state.position - state.pending_keys.size(2);
-    std::vector<Tensor> outputs;
-    const std::vector<int64_t>& cut = problem.cuts[s];
-    for (int64_t piece = 0; piece < problem.c.pieces; ++piece) {
-      const auto part = [&](const Tensor& all) { return all.slice(1, cut[piece], cut[piece + 1]); };
-      const int64_t begin = state.position - state.pending_keys.size(2) - first;
-      const int64_t end = state.position + cut[piece + 1] - cut[piece] - first;
-      const Tensor forced = problem.sequence_assignments[s].slice(1, begin, end);
-      PlainResult result = plain_ovq_attention(part(x[0]), part(x[1]), part(x[2]), x[3], state,
-                                               problem.weighted() ? part(x[4]) : Tensor(), forced);
-      outputs.push_back(result.o);
-      state = result.state;
-    }
-    whole.push_back(at::cat(outputs, 1));
-    for (const Tensor& tensor : State(state).tensors().list()) final_tensors.push_back(tensor);
-  }
-  const Tensor o = at::cat(whole, 1);
-  weighted = {o};
-  weighted.insert(weighted.end(), final_tensors.begin(), final_tensors.end());
-  weights.insert(weights.end(), problem.d_final.begin(), problem.d_final.end());
-  return named(problem, o, final_tensors, gradients_of(weighted, weights, x));
-}
-
-// The kernels' plain loops in double, in one pass.
-inline Results by_plain_loops(const OvqProblem& problem) {
+// The plain loops, in one pass.
+template <class Scalar>
+Results by_plain_loops(const OvqProblem& problem) {
   namespace kt = kernels::test;
   const kernels::OvqInputs in = problem.kernel_inputs();
   const auto filled = [](const Tensor& x) {  // [B, T, H, D]
@@ -259,7 +206,7 @@ inline Results by_plain_loops(const OvqProblem& problem) {
     }
     backward.d_final.push_back(d);
   }
-  const auto forward = kt::expected_forward<double>(in, backward.initial, problem.assignments);
+  const auto forward = kt::expected_forward<Scalar>(in, backward.initial, problem.assignments);
   const auto gradients = kt::expected_backward(in, forward, backward);
   const std::vector<Tensor>& x = problem.inputs;
   Results results = {{"o", tensor_of(forward.o, problem.d_o.sizes())},
@@ -268,11 +215,11 @@ inline Results by_plain_loops(const OvqProblem& problem) {
                      {"d_v", tensor_of(gradients.d_v, x[2].sizes())},
                      {"d_beta", tensor_of(gradients.d_beta, x[3].sizes())}};
   if (problem.weighted()) results["d_weights"] = tensor_of(gradients.d_weights, x[4].sizes());
-  const auto add = [&](const std::string& prefix, const std::vector<kt::StateValues<double>>& states) {
+  const auto add = [&](const std::string& prefix, const std::vector<kt::StateValues<Scalar>>& states) {
     const int64_t batch = problem.packed() ? 1 : problem.c.shape.batch, heads = problem.c.shape.kv_heads;
     const int64_t key_dim = problem.c.shape.key_dim, value_dim = problem.c.shape.value_dim;
     for (size_t s = 0; s < states.size(); ++s) {
-      const auto put = [&](const char* part, const std::vector<double>& values, int64_t dim) {
+      const auto put = [&](const char* part, const std::vector<Scalar>& values, int64_t dim) {
         const int64_t rows = static_cast<int64_t>(values.size()) / (batch * heads * dim);
         results[prefix + part + " " + std::to_string(s)] = tensor_of(values, {batch, rows, heads, dim});
       };
@@ -280,7 +227,7 @@ inline Results by_plain_loops(const OvqProblem& problem) {
       put("values", states[s].values, value_dim);
       put("pending_keys", states[s].pending_keys, key_dim);
       put("pending_values", states[s].pending_values, value_dim);
-      const auto put_weights = [&](const char* part, const std::vector<double>& values) {
+      const auto put_weights = [&](const char* part, const std::vector<Scalar>& values) {
         const int64_t rows = static_cast<int64_t>(values.size()) / (batch * heads);
         results[prefix + part + " " + std::to_string(s)] = tensor_of(values, {batch, rows, heads});
       };

@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "ovq/ops/attention/attention.h"
-#include "ovq/ops/attention/torch_plain.h"
 #include "ovq/ops/products/torch_stored.h"
 #include "ovq/ops/torch/dispatched.h"
 #include "ovq/ops/torch/inputs.h"
@@ -78,7 +77,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> attention_backward(const Tensor& d_o_
   return {d_q, d_k, d_v, d_beta};
 }
 
-class FusedAttention : public OnceDifferentiable<FusedAttention> {
+class AttentionFunction : public OnceDifferentiable<AttentionFunction> {
  public:
   static constexpr const char* kOp = kAttention;
 
@@ -125,48 +124,28 @@ Tensor inferred_attention(const Tensor& q, const Tensor& k, const Tensor& v, con
 }
 
 // Whether there is nothing to convert, to keep or to look up.
-bool plainly_fused(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& beta,
-                   const c10::optional<Tensor>& cu_seqlens, Backend backend) {
+bool needs_no_preparation(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& beta,
+                          const c10::optional<Tensor>& cu_seqlens) {
   const auto type = k.scalar_type();
   const bool types = q.scalar_type() == at::kFloat && beta.scalar_type() == at::kFloat && type == v.scalar_type() &&
                      (type == at::kFloat || type == at::kBFloat16);
   const bool shapes = q.dim() == 4 && k.dim() == 4 && v.dim() == 4 && beta.dim() <= 1 && k.sym_numel() > 0;
   const bool packed = cu_seqlens && cu_seqlens->defined();
   return types && shapes && !packed && q.is_cpu() && k.is_cpu() && v.is_cpu() && beta.is_cpu() && !autocast_on_cpu() &&
-         resolved(backend) != Backend::composed && !is_recorded({q, k, v, beta});
+         !is_recorded({q, k, v, beta});
 }
 
 }  // namespace
 
 Tensor attention(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& beta, int64_t window,
-                 int64_t query_offset, const c10::optional<Tensor>& cu_seqlens, Backend backend) {
-  if (plainly_fused(q, k, v, beta, cu_seqlens, backend)) {
-    return inferred_attention(q, k, v, beta, window, query_offset);
-  }
+                 int64_t query_offset, const c10::optional<Tensor>& cu_seqlens) {
+  if (needs_no_preparation(q, k, v, beta, cu_seqlens)) return inferred_attention(q, k, v, beta, window, query_offset);
   if (q.scalar_type() == at::kFloat && k.scalar_type() == at::kBFloat16 && v.scalar_type() == at::kBFloat16) {
     check_inference(kAttention, q, {k, v});
-    return attention(q, k.to(at::kFloat), v.to(at::kFloat), beta, window, query_offset, cu_seqlens, backend);
+    return attention(q, k.to(at::kFloat), v.to(at::kFloat), beta, window, query_offset, cu_seqlens);
   }
-  const Inputs in = make_inputs(kAttention, q, k, v, beta, cu_seqlens, {}, backend);
-  if (in.path == Path::fused) {
-    return FusedAttention::apply(in.q, in.k, in.v, in.beta, window, query_offset, cu_seqlens).to(in.dtype);
-  }
-  const Tensor beta_values = plan_beta(in);
-  kernels::plan_attention(kAttention, {.q = plan_view(in, in.q),
-                                       .k = plan_view(in, in.k),
-                                       .v = plan_view(in, in.v),
-                                       .beta = span_of(beta_values),
-                                       .window = window,
-                                       .query_offset = query_offset,
-                                       .cu_seqlens = in.cu_seqlens});
-  if (in.path == Path::meta) return at::empty({q.size(0), q.size(1), q.size(2), v.size(3)}, q.options());
-  if (in.cu_seqlens.empty()) return plain_attention(in.q, in.k, in.v, in.beta, window, query_offset).to(in.dtype);
-  std::vector<Tensor> parts;
-  for (size_t i = 0; i + 1 < in.cu_seqlens.size(); ++i) {
-    const auto part = [&](const Tensor& x) { return x.slice(1, in.cu_seqlens[i], in.cu_seqlens[i + 1]); };
-    parts.push_back(plain_attention(part(in.q), part(in.k), part(in.v), in.beta, window, 0));
-  }
-  return parts.empty() ? at::empty({q.size(0), 0, q.size(2), v.size(3)}, q.options()) : at::cat(parts, 1).to(in.dtype);
+  const Inputs in = make_inputs(kAttention, q, k, v, beta);
+  return AttentionFunction::apply(in.q, in.k, in.v, in.beta, window, query_offset, cu_seqlens).to(in.dtype);
 }
 
 TORCH_LIBRARY_FRAGMENT(ovq, library) {

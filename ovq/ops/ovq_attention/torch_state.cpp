@@ -6,7 +6,6 @@
 #include <type_traits>
 #include <vector>
 
-#include "ovq/base/error.h"
 #include "ovq/base/files/durable.h"
 
 namespace ovq::ops {
@@ -28,19 +27,6 @@ Tensor view_into(const std::shared_ptr<kernels::OvqState>& state, const kernels:
   if (view.data == nullptr || view.time == 0) return at::empty(sizes, type);
   return at::from_blob(
       const_cast<T*>(view.data), sizes, strides, [state](void*) {}, at::TensorOptions().dtype(type));
-}
-
-void require_fused(const State& state, const char* what) {
-  if (state.fused()) return;
-  fail(what, "the state lives on ", state.plain().keys.device().str(), " as ",
-       c10::toString(state.plain().keys.scalar_type()), "; only states of the fused kernels have a file format");
-}
-
-std::vector<Tensor*> tensors_of(PlainState& state) {
-  std::vector<Tensor*> all = {&state.keys, &state.values, &state.counts, &state.pending_keys, &state.pending_values};
-  if (state.options.weighted) all.push_back(&state.pending_weights);
-  if (state.options.value_norms) all.push_back(&state.shrinkage);
-  return all;
 }
 
 c10::intrusive_ptr<State> read_all(const char* op, std::istream& in) {
@@ -90,23 +76,7 @@ StateTensors views_of(const std::shared_ptr<kernels::OvqState>& state) {
 State::State(std::shared_ptr<kernels::OvqState> kernel, StateTensors tracked)
     : kernel_(std::move(kernel)), tracked_(std::move(tracked)) {}
 
-State::State(PlainState plain) : plain_(std::move(plain)) {}
-
-kernels::OvqShape State::shape() const {
-  if (fused()) return kernel_->shape();
-  return {plain_.keys.size(0), plain_.keys.size(1), plain_.keys.size(3), plain_.values.size(3)};
-}
-
-int64_t State::nbytes() const {
-  if (fused()) return kernel_->nbytes();
-  int64_t bytes = 0;
-  PlainState plain = plain_;
-  for (const Tensor* x : tensors_of(plain)) bytes += static_cast<int64_t>(x->numel() * x->element_size());
-  return bytes;
-}
-
 int64_t State::used_bytes() const {
-  if (!fused()) return nbytes();
   const kernels::OvqShape& s = kernel_->shape();
   const int64_t row = s.key_dim + s.value_dim, wide = sizeof(float);
   const int64_t stored = kernel_->dtype() == kernels::StateDtype::bfloat16 ? wide / 2 : wide;
@@ -114,26 +84,11 @@ int64_t State::used_bytes() const {
 }
 
 at::ScalarType State::dtype() const {
-  if (!fused()) return plain_.keys.scalar_type();
   return kernel_->dtype() == kernels::StateDtype::bfloat16 ? at::kBFloat16 : at::kFloat;
-}
-
-StateTensors State::tensors() const {
-  if (!fused()) {
-    return {plain_.keys,
-            plain_.values,
-            plain_.pending_keys,
-            plain_.pending_values,
-            options().weighted ? plain_.counts : Tensor(),
-            plain_.pending_weights,
-            plain_.shrinkage};
-  }
-  return tracked_.keys.defined() ? tracked_ : views_of(kernel_);
 }
 
 Tensor State::counts() const {
   if (options().weighted) return tensors().counts;
-  if (!fused()) return plain_.counts.clone();
   const kernels::OvqShape& shape = kernel_->shape();
   const Tensor counts = at::empty({shape.batch, shape.kv_heads, kernel_->size()}, at::kLong);
   for (int64_t b = 0; b < shape.batch; ++b) {
@@ -145,9 +100,6 @@ Tensor State::counts() const {
   return counts;
 }
 
-Tensor State::pending_weights() const { return tensors().pending_weights; }
-Tensor State::shrinkage() const { return tensors().shrinkage; }
-
 kernels::OvqState& State::own_kernel() {
   tracked_ = {};
   if (kernel_.use_count() > 1) kernel_ = std::make_shared<kernels::OvqState>(*kernel_);
@@ -155,30 +107,16 @@ kernels::OvqState& State::own_kernel() {
 }
 
 c10::intrusive_ptr<State> State::clone() const {
-  if (fused()) return c10::make_intrusive<State>(std::make_shared<kernels::OvqState>(*kernel_), StateTensors{});
-  const at::NoGradGuard no_grad;
-  PlainState copy = plain_;
-  for (Tensor* x : tensors_of(copy)) *x = x->clone();
-  return c10::make_intrusive<State>(copy);
+  return c10::make_intrusive<State>(std::make_shared<kernels::OvqState>(*kernel_), StateTensors{});
 }
 
-c10::intrusive_ptr<State> State::detach() const {
-  if (fused()) return c10::make_intrusive<State>(kernel_, StateTensors{});
-  PlainState copy = plain_;
-  for (Tensor* x : tensors_of(copy)) *x = x->detach();
-  return c10::make_intrusive<State>(copy);
-}
+c10::intrusive_ptr<State> State::detach() const { return c10::make_intrusive<State>(kernel_, StateTensors{}); }
 
 c10::intrusive_ptr<State> State::to(kernels::StateDtype dtype) const {
-  if (!fused()) {
-    fail("State.to", "the state lives on ", plain_.keys.device().str(), " as ",
-         c10::toString(plain_.keys.scalar_type()), "; only states of the fused kernels are stored as ", name_of(dtype));
-  }
   return c10::make_intrusive<State>(std::make_shared<kernels::OvqState>(kernel_->to(dtype)), StateTensors{});
 }
 
 void State::save(const std::string& path) const {
-  require_fused(*this, "State.save");
   files::write_stream_durably(path, [&](std::ostream& out) { kernel_->write(out); });
 }
 
@@ -189,7 +127,6 @@ c10::intrusive_ptr<State> State::load(const std::string& path) {
 }
 
 Tensor State::to_bytes() const {
-  require_fused(*this, "State.to_bytes");
   std::ostringstream out;
   kernel_->write(out);
   const std::string bytes = std::move(out).str();

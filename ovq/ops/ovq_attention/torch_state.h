@@ -1,5 +1,5 @@
-// The state of OVQ-attention as a torch object. It is either the kernels' own (CPU), with tensors that look into it, or
-// a set of tensors (the plain path). A state given to an op is never changed; `step` changes it in place.
+// The state of OVQ-attention as a torch object: the kernels' own, with tensors that look into it. A state given to an
+// op is never changed; `step` changes it in place.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -9,7 +9,6 @@
 #include <string>
 #include <vector>
 
-#include "ovq/ops/attention/torch_plain.h"
 #include "ovq/ops/ovq_attention/state.h"
 
 namespace ovq::ops {
@@ -28,39 +27,36 @@ struct StateTensors {
   static StateTensors from(at::TensorList list, const kernels::OvqOptions& options);
 };
 
+// Tensors that look into a state and keep it alive.
+StateTensors views_of(const std::shared_ptr<kernels::OvqState>& state);
+
 class State : public torch::CustomClassHolder {
  public:
   // `tracked`, where defined, are outputs of an autograd node that look into the state.
   State(std::shared_ptr<kernels::OvqState> kernel, StateTensors tracked);
-  explicit State(PlainState plain);
 
-  bool fused() const { return kernel_ != nullptr; }
   const std::shared_ptr<kernels::OvqState>& kernel() const { return kernel_; }
-  const PlainState& plain() const { return plain_; }
 
-  const kernels::OvqOptions& options() const { return fused() ? kernel_->options() : plain_.options; }
-  kernels::OvqShape shape() const;
-  int64_t size() const { return fused() ? kernel_->size() : plain_.keys.size(2); }  // centroids
-  int64_t position() const { return fused() ? kernel_->position() : plain_.position; }
-  int64_t nbytes() const;
-  int64_t used_bytes() const;  // of centroids, the logarithms of their counts and pending tokens: what a token reads
-  // Of keys and values: float32 or bfloat16 if fused.
-  at::ScalarType dtype() const;
-  StateTensors tensors() const;
+  const kernels::OvqOptions& options() const { return kernel_->options(); }
+  const kernels::OvqShape& shape() const { return kernel_->shape(); }
+  int64_t size() const { return kernel_->size(); }  // centroids
+  int64_t position() const { return kernel_->position(); }
+  int64_t nbytes() const { return kernel_->nbytes(); }
+  int64_t used_bytes() const;    // of centroids, the logarithms of their counts and pending tokens: what a token reads
+  at::ScalarType dtype() const;  // of keys and values: float32 or bfloat16
+  StateTensors tensors() const { return tracked_.keys.defined() ? tracked_ : views_of(kernel_); }
   // [B, Hkv, n] int64, a copy; with weights the sums of the tokens' weights, which gradients flow through.
   at::Tensor counts() const;
-  at::Tensor pending_weights() const;  // [B, Hkv, pending] with weights; undefined without
-  at::Tensor shrinkage() const;        // [B, Hkv, n] with value_norms; undefined without
+  at::Tensor pending_weights() const { return tensors().pending_weights; }  // [B, Hkv, pending]; undefined without
+  at::Tensor shrinkage() const { return tensors().shrinkage; }  // [B, Hkv, n] with value_norms; undefined without
 
   // The kernels' state for a change in place: nobody else looks into it.
   kernels::OvqState& own_kernel();
-  void set_plain(PlainState plain) { plain_ = std::move(plain); }
 
   // Both are outside of the autograd graph: clone with memory of its own, detach sharing it until a step.
   c10::intrusive_ptr<State> clone() const;
   c10::intrusive_ptr<State> detach() const;
-  // A copy whose centroids are stored as `dtype`, rounded to nearest or widened exactly; outside of the graph too. Only
-  // fused states can be bfloat16.
+  // A copy whose centroids are stored as `dtype`, rounded to nearest or widened exactly; outside of the graph too.
   c10::intrusive_ptr<State> to(kernels::StateDtype dtype) const;
   void save(const std::string& path) const;
   static c10::intrusive_ptr<State> load(const std::string& path);
@@ -70,10 +66,6 @@ class State : public torch::CustomClassHolder {
  private:
   std::shared_ptr<kernels::OvqState> kernel_;
   StateTensors tracked_;
-  PlainState plain_;
 };
-
-// Tensors that look into a state and keep it alive.
-StateTensors views_of(const std::shared_ptr<kernels::OvqState>& state);
 
 }  // namespace ovq::ops

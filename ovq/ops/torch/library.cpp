@@ -22,9 +22,9 @@ using torch::jit::Stack;
 constexpr const char* kOp = "ovq_attention";
 
 constexpr const char* kInputs = "Tensor q, Tensor k, Tensor v, Tensor beta";
-constexpr const char* kLast = ", Tensor? cu_seqlens=None, Tensor? weights=None, str? backend=None";
+constexpr const char* kLast = ", Tensor? cu_seqlens=None, Tensor? weights=None";
 constexpr const char* kStates = "__torch__.torch.classes.ovq.State[]";
-constexpr size_t kInputCount = 4, kLastCount = 3;
+constexpr size_t kInputCount = 4, kLastCount = 2;
 
 std::string schema(const std::string& name, const std::string& returns, const std::string& more = "") {
   return name + "(" + kInputs + ovq::ops::option_arguments<OvqOptions>() + kLast + more + ") -> " + returns;
@@ -39,14 +39,12 @@ struct OvqArguments {
     const size_t last = kInputCount + reader.read();
     cu_seqlens = values[last].toOptional<Tensor>();
     weights = values[last + 1].toOptional<Tensor>();
-    backend = ovq::ops::backend_from(kOp, values[last + 2].toOptional<std::string>());
   }
   const Tensor& tensor(size_t i) const { return values[i].toTensor(); }
 
   std::vector<IValue> values;
   OvqOptions options;
   c10::optional<Tensor> cu_seqlens, weights;
-  ovq::ops::Backend backend;
 };
 
 StateDtype state_dtype_named(const char* op, const char* argument, const std::string& name) {
@@ -58,15 +56,15 @@ StateDtype state_dtype_named(const char* op, const char* argument, const std::st
 void ovq_attention(const c10::OperatorHandle&, Stack* stack) {
   const OvqArguments in(*stack);
   torch::jit::push(*stack, ovq::ops::ovq_attention(in.tensor(0), in.tensor(1), in.tensor(2), in.tensor(3), in.options,
-                                                   in.cu_seqlens, in.weights, in.backend));
+                                                   in.cu_seqlens, in.weights));
 }
 
 void ovq_attention_start(const c10::OperatorHandle&, Stack* stack) {
   const std::string dtype = torch::jit::pop(*stack).toStringRef();
   const OvqArguments in(*stack);
-  auto result = ovq::ops::ovq_attention_with_state(in.tensor(0), in.tensor(1), in.tensor(2), in.tensor(3), in.options,
-                                                   in.cu_seqlens, {}, in.weights, in.backend,
-                                                   state_dtype_named(kOp, "state_dtype", dtype));
+  auto result =
+      ovq::ops::ovq_attention_with_state(in.tensor(0), in.tensor(1), in.tensor(2), in.tensor(3), in.options,
+                                         in.cu_seqlens, {}, in.weights, state_dtype_named(kOp, "state_dtype", dtype));
   torch::jit::push(*stack, result.o, result.states);
 }
 
@@ -99,8 +97,7 @@ std::tuple<Tensor, std::vector<StatePtr>> ovq_attention_continue(const Tensor& q
                                                                  const Tensor& beta, std::vector<StatePtr> states,
                                                                  c10::optional<int64_t> centroids,
                                                                  const c10::optional<Tensor>& cu_seqlens,
-                                                                 const c10::optional<Tensor>& weights,
-                                                                 c10::optional<std::string> backend) {
+                                                                 const c10::optional<Tensor>& weights) {
   OvqOptions options;
   if (!centroids) {
     options = ovq::ops::options_of(kOp, states);
@@ -108,8 +105,7 @@ std::tuple<Tensor, std::vector<StatePtr>> ovq_attention_continue(const Tensor& q
     if (!states.empty()) options = states.front()->options();
     options.centroids = *centroids;
   }
-  auto result = ovq::ops::ovq_attention_with_state(q, k, v, beta, options, cu_seqlens, states, weights,
-                                                   ovq::ops::backend_from(kOp, backend));
+  auto result = ovq::ops::ovq_attention_with_state(q, k, v, beta, options, cu_seqlens, states, weights);
   return {result.o, result.states};
 }
 
@@ -119,9 +115,8 @@ Tensor ovq_step(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor&
 }
 
 Tensor attention(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& beta, int64_t window,
-                 int64_t query_offset, const c10::optional<Tensor>& cu_seqlens, c10::optional<std::string> backend) {
-  return ovq::ops::attention(q, k, v, beta, window, query_offset, cu_seqlens,
-                             ovq::ops::backend_from("attention", backend));
+                 int64_t query_offset, const c10::optional<Tensor>& cu_seqlens) {
+  return ovq::ops::attention(q, k, v, beta, window, query_offset, cu_seqlens);
 }
 
 // In place of torch.func.vmap's loop over an op, which is as slow as it says.
@@ -166,7 +161,7 @@ TORCH_LIBRARY(ovq, library) {
       .def("nbytes", [](const StatePtr& self) { return self->nbytes(); })
       .def("to", [](const StatePtr& self,
                     std::string dtype) { return self->to(state_dtype_named("State.to", "dtype", dtype)); })
-      .def("fused", [](const StatePtr& self) { return self->fused(); })
+      .def("fused", [](const StatePtr&) { return true; })
       .def("options", [](const StatePtr& self) { return ovq::fields_to_json(self->options()).dump(); })
       .def("clone", [](const StatePtr& self) { return self->clone(); })
       .def("detach", [](const StatePtr& self) { return self->detach(); })
@@ -180,8 +175,8 @@ TORCH_LIBRARY(ovq, library) {
   // The fields of the options, as FieldDescriber has them.
   library.def("ovq_options() -> str", [] { return ovq::describe_fields<OvqOptions>().dump(); });
   library.def(
-      "attention(Tensor q, Tensor k, Tensor v, Tensor beta, int window=0, int query_offset=0, Tensor? cu_seqlens=None, "
-      "str? backend=None) -> Tensor",
+      "attention(Tensor q, Tensor k, Tensor v, Tensor beta, int window=0, int query_offset=0, Tensor? cu_seqlens=None) "
+      "-> Tensor",
       attention);
   const std::string inputs = kInputs, states = kStates, last = kLast;
   library.def(schema("ovq_attention", "Tensor").c_str(), torch::CppFunction::makeFromBoxedFunction<&ovq_attention>());
