@@ -1,5 +1,5 @@
-// Readers of the libraries without torch: safetensors, states of OVQ-attention, files of tokens, tokenizers and their
-// text, questions, lines of metrics.
+// Readers of the libraries without torch: safetensors, states of OVQ-attention, files of tokens, tokenizers of both
+// kinds and their text, questions, lines of metrics.
 #include <algorithm>
 #include <cstring>
 #include <filesystem>
@@ -12,7 +12,9 @@
 #include "ovq/base/json_lines.h"
 #include "ovq/ops/ovq_attention/ovq_attention.h"
 #include "ovq/tasks/choice.h"
+#include "ovq/text/chat_template.h"
 #include "ovq/text/documents.h"
+#include "ovq/text/json_tokenizer.h"
 #include "ovq/text/text_stream.h"
 #include "ovq/text/token_file.h"
 #include "ovq/text/tokenizer_training.h"
@@ -173,6 +175,77 @@ std::vector<std::string> tokenizer_seeds() {
   return seeds;
 }
 
+// A tokenizer.json, and after a byte of value 0 a tokenizer_config.json; what loads is used on text.
+void read_tokenizer_json(std::string_view bytes) {
+  const size_t end = std::min(bytes.find('\0'), bytes.size());
+  const std::string config(bytes.substr(std::min(end + 1, bytes.size())));
+  const auto tokenizer =
+      text::make_json_tokenizer({.tokenizer = std::string(bytes.substr(0, end)), .config = config}, "fuzz");
+  const std::string long_word(200, 'a');
+  for (const std::string& input :
+       {std::string(kText), std::string(bytes.substr(0, 300)), "  <s> ab\xcc\x81" + long_word}) {
+    if (text::valid_prefix(input) != input.size()) continue;
+    const std::vector<int32_t> tokens = tokenizer->encode(input);
+    for (const int32_t token : tokens) {
+      if (token < 0 || token >= tokenizer->vocab()) throw std::logic_error("a token is not in the vocabulary");
+    }
+    if (tokenizer->encode(input) != tokens) throw std::logic_error("the same text has other tokens");
+    (void)tokenizer->encode(input, text::Place::middle);
+    const std::string decoded = tokenizer->decode(tokens);
+    if (text::valid_prefix(decoded) != decoded.size()) throw std::logic_error("decoded text is not valid");
+    text::TextStream stream(*tokenizer, text::Place::start);
+    for (const int32_t token : tokens) (void)stream.add(token);
+    (void)stream.finish();
+  }
+  for (int32_t token = 0; token < std::min<int64_t>(tokenizer->vocab(), 300); ++token) {
+    (void)tokenizer->token_name(token);
+    (void)tokenizer->token_bytes(token);
+  }
+  may_refuse([&] { (void)text::ChatTemplate::of(tokenizer->chat_template()); });
+}
+
+std::vector<std::string> tokenizer_json_seeds() {
+  const std::string bytes_model =
+      R"("model": {"type": "BPE", "dropout": null, "unk_token": null, "fuse_unk": false, "byte_fallback": false,
+        "ignore_merges": true, "vocab": {"a": 0, "b": 1, "c": 2, "\u0120": 3, "ab": 4, "abc": 5, "\u0120a": 6, "h": 7,
+        "e": 8, "he": 9, "\u010a": 10, "<x>": 11}, "merges": [["a", "b"], ["ab", "c"], ["\u0120", "a"], ["h", "e"]]})";
+  const std::string pieces_model =
+      R"("model": {"type": "BPE", "unk_token": "<unk>", "fuse_unk": true, "byte_fallback": true, "vocab": {"<unk>": 0,
+        "<s>": 1, "<0x0A>": 2, "\u2581": 3, "a": 4, "t": 5, "at": 6, "\u2581at": 7, "<0xC3>": 8, "<0xA9>": 9},
+        "merges": ["a t", "\u2581 at"]})";
+  const std::string flags =
+      R"("single_word": true, "lstrip": true, "rstrip": true, "normalized": false, "special": true})";
+  const std::string byte_level = R"({"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true})";
+  const std::string in_order = R"(, "type_id": 0}})";
+  return {
+      R"({"version": "1.0", "truncation": null, "padding": null, "added_tokens": [{"id": 11, "content": "<x>", )" +
+          flags + R"(, {"id": 12, "content": "day", )" + flags + R"(], "normalizer": {"type": "NFC"}, "pre_tokenizer":
+        {"type": "Sequence", "pretokenizers": [{"type": "Split", "pattern": {"Regex":
+        "(?i:'s|'t)|[^\\r\\n\\p{L}]?\\p{L}+|\\p{N}{1,3}| ?[^\\s\\p{L}]+|\\s+(?!\\S)|\\s+"},
+        "behavior": "Isolated", "invert": false}, {"type": "Digits", "individual_digits": true}, )" +
+          byte_level +
+          R"(]}, "post_processor": {"type": "TemplateProcessing", "single": [{"SpecialToken": {"id": "<x>")" +
+          in_order + R"(, {"Sequence": {"id": "A")" + in_order +
+          R"(], "pair": [], "special_tokens": {"<x>": {"id": "<x>",
+        "ids": [11], "tokens": ["<x>"]}}}, "decoder": )" +
+          byte_level + ", " + bytes_model + "}" + '\0' +
+          R"({"bos_token": "<x>", "eos_token": {"content": "day"}, "add_bos_token": true, "chat_template": "x"})",
+      R"({"added_tokens": [{"id": 1, "content": "<s>", )" + flags +
+          R"(], "normalizer": {"type": "Sequence", "normalizers":
+        [{"type": "NFKC"}, {"type": "Lowercase"}, {"type": "Prepend", "prepend": "\u2581"}, {"type": "Replace", "pattern":
+        {"String": " "}, "content": "\u2581"}]}, "decoder": {"type": "Sequence", "decoders": [{"type": "Replace",
+        "pattern": {"String": "\u2581"}, "content": " "}, {"type": "ByteFallback"}, {"type": "Fuse"}, {"type": "Strip",
+        "content": " ", "start": 1, "stop": 0}]}, )" +
+          pieces_model + "}",
+      R"({"pre_tokenizer": {"type": "Sequence", "pretokenizers": [{"type": "Split", "pattern": {"String": "at"}, "behavior":
+        "MergedWithNext", "invert": true}, {"type": "Metaspace", "replacement": "\u2581", "prepend_scheme": "first",
+        "split": true}]}, "decoder": {"type": "Metaspace", "replacement": "\u2581", "prepend_scheme": "first"}, )" +
+          pieces_model + "}",
+      R"({"pre_tokenizer": {"type": "Split", "pattern": {"Regex": "\\b[\\w']+\\b|(?<=a)b*|[^\\S\\n]++|x{2,3}"}, "behavior":
+        "Contiguous", "invert": false}, "decoder": )" +
+          byte_level + ", " + pieces_model + "}"};
+}
+
 void read_text(std::string_view bytes) {
   const size_t valid = text::valid_prefix(bytes);
   if (text::valid_prefix(bytes.substr(0, valid)) != valid) throw std::logic_error("a valid prefix is not valid");
@@ -231,6 +304,7 @@ std::vector<Target> file_targets() {
           {"state", read_state, state_seeds},
           {"token_file", read_token_file, token_file_seeds},
           {"tokenizer", read_tokenizer, tokenizer_seeds},
+          {"tokenizer_json", read_tokenizer_json, tokenizer_json_seeds},
           {"text", read_text, text_seeds},
           {"questions", read_questions, question_seeds},
           {"json_lines", read_json_lines, json_line_seeds}};

@@ -1,6 +1,7 @@
 """Writes what the library `tokenizers` makes of random and hostile strings, for tests/text/tokenizer_check.cpp.
 
-check_tokenizers.py cases TOKENIZER.JSON OUT [COUNT [SEED]]   strings, their tokens and the text decoded from them
+check_tokenizers.py cases TOKENIZER.JSON OUT [COUNT [SEED]]   strings, their tokens and the text decoded from them;
+                                                              conversations, as the file's chat template renders them
 check_tokenizers.py speed TOKENIZER.JSON FILE...              MB/s of CPU time on text files, on one thread
 check_tokenizers.py change TOKENIZER.JSON smollm2|mistral     gives GPT-2's file the pre_tokenizer of SmolLM2, or Llama 2's
                                                               that of newer Mistral files
@@ -15,6 +16,7 @@ import unicodedata
 
 os.environ["RAYON_NUM_THREADS"] = "1"
 
+from jinja2.sandbox import ImmutableSandboxedEnvironment  # noqa: E402
 from tokenizers import Tokenizer  # noqa: E402
 
 WORDS = (
@@ -106,6 +108,33 @@ def strings(seed, count, added):
         yield KINDS[number % len(KINDS)](rng, added)
 
 
+CONVERSATIONS = [
+    [("user", "What is a whale?")],
+    [("system", "Be brief. "), ("user", "  Two  spaces, and a\nline break \n")],
+    [("user", "What is a whale?"), ("assistant", "A mammal."), ("user", "Really?")],
+    [("system", "You are\na poet."), ("user", "One?"), ("assistant", "  Two. \n"), ("user", "Three?"), ("assistant", "4"), ("user", "\u3000Five?")],
+]  # fmt: skip
+
+
+def chats(folder):
+    """What the Jinja template beside a tokenizer makes of conversations; nothing without a template."""
+    with open(os.path.join(folder, "tokenizer_config.json"), encoding="utf-8") as file:
+        config = json.load(file)
+    template = config.get("chat_template")
+    if not isinstance(template, str):
+        return
+    environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
+    environment.globals["raise_exception"] = lambda message: (_ for _ in ()).throw(ValueError(message))
+    compiled = environment.from_string(template)
+    tokens = {name: config.get(name) or "" for name in ("bos_token", "eos_token")}
+    for messages in CONVERSATIONS:
+        chat = [{"role": role, "content": content} for role, content in messages]
+        try:
+            yield {"chat": messages, "text": compiled.render(messages=chat, add_generation_prompt=True, **tokens)}
+        except ValueError:
+            yield {"chat": messages, "text": None}
+
+
 def write_cases(path, out, count, seed):
     tokenizer = Tokenizer.from_file(path)
     added = sorted(token.content for token in tokenizer.get_added_tokens_decoder().values())
@@ -116,8 +145,11 @@ def write_cases(path, out, count, seed):
         print(json.dumps({"before": whole[:at], "after": whole[at + len(plain) :]}), file=file)
         for text in strings(seed, count, added):
             ids = tokenizer.encode(text, add_special_tokens=False).ids
-            assigned = "".join(sorted({c for c in text if unicodedata.category(c) != "Cn"}))
-            print(json.dumps({"text": text, "ids": ids, "decoded": tokenizer.decode(ids), "assigned": assigned}), file=file)
+            assigned, unassigned = ["".join(sorted({c for c in text if (unicodedata.category(c) == "Cn") == wanted})) for wanted in (False, True)]
+            case = {"text": text, "ids": ids, "decoded": tokenizer.decode(ids), "assigned": assigned, "unassigned": unassigned}
+            print(json.dumps(case), file=file)
+        for chat in chats(os.path.dirname(path)):
+            print(json.dumps(chat), file=file)
         rng = random.Random(seed + 1)
         numbers = sorted(tokenizer.get_vocab(with_added_tokens=True).values())
         for _ in range(max(20, count // 10)):

@@ -3,6 +3,7 @@ if(TARGET ovq_text)
   list(APPEND CMAKE_MODULE_PATH ${PROJECT_SOURCE_DIR}/cmake)
   find_package(SentencePiece REQUIRED)
   add_executable(text_test
+    text/chat_template_test.cpp
     text/json_tokenizer_test.cpp
     text/regex_test.cpp
     text/text_stream_test.cpp

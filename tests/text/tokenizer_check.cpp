@@ -1,17 +1,19 @@
 // Compares a tokenizer with the results of another program, or measures its speed; used by scripts/check-tokenizers.sh.
-//   tokenizer_check compare TOKENIZER CASES [--known-characters]
+//   tokenizer_check compare TOKENIZER CASES
 //   tokenizer_check speed TOKENIZER FILE...
-// CASES has a JSON object in each line: {"text", "ids", "decoded", "assigned": those of its characters that Unicode
-// has},
-// {"tokens", "decoded"} for any tokens, or {"before", "after"}, the tokens that are put around a text. With
-// --known-characters, texts are left out that have characters newer than this machine's PCRE2.
+// CASES has a JSON object in each line: {"text", "ids", "decoded", "assigned", "unassigned"}, the last two being the
+// characters that the other program's Unicode has and has not; {"tokens", "decoded"} for any tokens; {"before",
+// "after"}, the tokens that are put around a text. Texts with a character that only one of the two knows are left out.
 #include <cstdio>
 #include <ctime>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "ovq/base/error.h"
+#include "ovq/text/chat_template.h"
 #include "ovq/text/documents.h"
 #include "ovq/text/json_tokenizer.h"
 #include "ovq/text/regex.h"
@@ -22,10 +24,11 @@ namespace {
 using nlohmann::json;
 using namespace ovq::text;
 
-// Whether one of these characters, which Unicode has, is newer than PCRE2.
-bool has_unknown_character(const std::string& assigned) {
-  static const Regex unassigned(R"(\p{Cn})");
-  return unassigned.find(assigned, 0).has_value();
+// Whether PCRE2's Unicode has all of one list of characters and none of the other.
+bool has_same_unicode(const json& line) {
+  static const Regex unassigned(R"(\p{Cn})"), assigned(R"(\P{Cn})");
+  return !unassigned.find(line["assigned"].get<std::string>(), 0) &&
+         !assigned.find(line["unassigned"].get<std::string>(), 0);
 }
 
 std::string streamed(const Tokenizer& tokenizer, const std::vector<int32_t>& tokens) {
@@ -37,6 +40,7 @@ std::string streamed(const Tokenizer& tokenizer, const std::vector<int32_t>& tok
 
 struct Counts {
   int64_t texts = 0, left_out = 0, wrong_ids = 0, wrong_text = 0, wrong_stream = 0, id_lists = 0, wrong_lists = 0;
+  int64_t chats = 0, wrong_chats = 0;
 };
 
 void show(const char* what, const json& line, const json& came, int64_t number) {
@@ -46,9 +50,31 @@ void show(const char* what, const json& line, const json& came, int64_t number) 
               came.dump(-1, ' ', false, json::error_handler_t::replace).c_str());
 }
 
-int compare(const std::string& path, const std::string& cases, bool known_only) {
+// The format of the tokenizer's chat template; none if it is not known.
+std::optional<ChatTemplate> known_chat(const Tokenizer& tokenizer) {
+  try {
+    return ChatTemplate::of(tokenizer.chat_template());
+  } catch (const ovq::DataError&) {
+    return std::nullopt;
+  }
+}
+
+// null where the format does not have such a conversation.
+json chat_text(const ChatTemplate& chat, const json& line) {
+  std::vector<ChatMessage> messages;
+  for (const json& message : line["chat"])
+    messages.push_back({message[0].get<std::string>(), message[1].get<std::string>()});
+  try {
+    return chat.text(messages);
+  } catch (const std::invalid_argument&) {
+    return nullptr;
+  }
+}
+
+int compare(const std::string& path, const std::string& cases) {
   const auto tokenizer = make_tokenizer(path);
   const auto& added = dynamic_cast<const JsonTokenizer&>(*tokenizer);
+  const auto chat = known_chat(*tokenizer);
   Counts counts;
   std::ifstream in(cases);
   bool around = false;
@@ -61,13 +87,18 @@ int compare(const std::string& path, const std::string& cases, bool known_only) 
         std::printf("  around a text: %s\n", line.dump().c_str());
         ++counts.wrong_ids;
       }
+    } else if (line.contains("chat")) {
+      if (!chat) continue;
+      ++counts.chats;
+      if (const json came = chat_text(*chat, line); came != line["text"])
+        show("chat", line, came, ++counts.wrong_chats);
     } else if (line.contains("tokens")) {
       ++counts.id_lists;
       const std::string decoded = tokenizer->decode(line["tokens"].get<std::vector<int32_t>>());
       if (decoded != line["decoded"].get<std::string>()) show("tokens", line, decoded, ++counts.wrong_lists);
     } else {
       const auto input = line["text"].get<std::string>();
-      if (known_only && has_unknown_character(line["assigned"].get<std::string>())) {
+      if (!has_same_unicode(line)) {
         ++counts.left_out;
         continue;
       }
@@ -83,14 +114,18 @@ int compare(const std::string& path, const std::string& cases, bool known_only) 
         show("streamed", line, shown, ++counts.wrong_stream);
     }
   }
-  std::printf("%lld texts, %lld with other tokens, %lld decoded differently, %lld streamed differently",
-              static_cast<long long>(counts.texts), static_cast<long long>(counts.wrong_ids),
-              static_cast<long long>(counts.wrong_text), static_cast<long long>(counts.wrong_stream));
-  if (known_only) std::printf(", %lld left out", static_cast<long long>(counts.left_out));
-  std::printf("; %lld lists of tokens, %lld decoded differently\n", static_cast<long long>(counts.id_lists),
-              static_cast<long long>(counts.wrong_lists));
-  const bool good = counts.wrong_ids + counts.wrong_text + counts.wrong_stream + counts.wrong_lists == 0 &&
-                    counts.texts > 0 && around;
+  std::printf(
+      "%lld texts, %lld with other tokens, %lld decoded differently, %lld streamed differently, %lld left out; %lld "
+      "lists "
+      "of tokens, %lld decoded differently; chat template %s: %lld conversations, %lld different\n",
+      static_cast<long long>(counts.texts), static_cast<long long>(counts.wrong_ids),
+      static_cast<long long>(counts.wrong_text), static_cast<long long>(counts.wrong_stream),
+      static_cast<long long>(counts.left_out), static_cast<long long>(counts.id_lists),
+      static_cast<long long>(counts.wrong_lists), chat ? chat->name().c_str() : "unknown",
+      static_cast<long long>(counts.chats), static_cast<long long>(counts.wrong_chats));
+  const bool good =
+      counts.wrong_ids + counts.wrong_text + counts.wrong_stream + counts.wrong_lists + counts.wrong_chats == 0 &&
+      counts.texts > 0 && around;
   return good ? 0 : 1;
 }
 
@@ -127,8 +162,7 @@ int speed(const std::string& path, const std::vector<std::string>& files) {
 int main(int argc, char** argv) {
   std::vector<std::string> arguments(argv + 1, argv + argc);
   try {
-    if (arguments.size() >= 3 && arguments[0] == "compare")
-      return compare(arguments[1], arguments[2], arguments.size() > 3 && arguments[3] == "--known-characters");
+    if (arguments.size() == 3 && arguments[0] == "compare") return compare(arguments[1], arguments[2]);
     if (arguments.size() >= 3 && arguments[0] == "speed")
       return speed(arguments[1], {arguments.begin() + 2, arguments.end()});
   } catch (const std::exception& error) {
