@@ -15,7 +15,7 @@ namespace {
 
 using nlohmann::json;
 
-// Every "seconds_best" and "seconds_median" of a case, by its path: "best", "fused best", ...
+// Every "seconds_best" and "seconds_median" of a case, by its path: "best", "token best", ...
 std::map<std::string, double> timings_of(const json& result, const std::string& prefix = "") {
   constexpr std::string_view kSeconds = "seconds_";
   std::map<std::string, double> timings;

@@ -1,4 +1,4 @@
-// Memory for what the fused ops return, and for weights.
+// Memory for what the ops return, and for weights.
 #pragma once
 
 #include <ATen/ATen.h>
