@@ -29,44 +29,12 @@ struct MixerState {
   c10::intrusive_ptr<ops::State> ovq;     // the dictionary of OVQ-attention, if the mixer has one
   std::string layout;  // of the mixer that made it; empty: none has, or it comes from a file that does not say
 
+  Tensor tensor(const char* name) const;  // undefined: there is none
+
   int64_t nbytes() const;       // memory held, room to grow included
   int64_t used_bytes() const;   // without it: what a token reads
   MixerState clone() const;     // independent, outside of the autograd graph
   MixerState snapshot() const;  // the same, but the dictionary is shared until one of the two is written to
-};
-
-// Puts position and tensors of a state (null: none) back as they were, unless they are kept: for calls that throw
-// halfway. What is written in place, behind a cache or over a recurrence's state, is so by ops that throw only before
-// they write.
-class StateRollback {
- public:
-  explicit StateRollback(MixerState* state) : state_(state) {
-    if (state == nullptr) return;
-    position_ = state->position;
-    tensors_ = state->tensors;
-  }
-  ~StateRollback() {
-    if (state_ == nullptr) return;
-    state_->position = position_;
-    for (const auto& [name, length] : lengths_) tensors_[name] = state_->tensors[name].narrow(1, 0, length);
-    state_->tensors.swap(tensors_);
-  }
-  StateRollback(const StateRollback&) = delete;
-  StateRollback& operator=(const StateRollback&) = delete;
-  void keep() { state_ = nullptr; }
-  // A tensor that only grows, along dimension 1: its length is enough, and keeps no second copy of it in memory.
-  void grows(const std::string& name) {
-    const auto at = tensors_.find(name);
-    if (at == tensors_.end() || !at->second.defined()) return;
-    lengths_[name] = at->second.size(1);
-    tensors_.erase(at);
-  }
-
- private:
-  MixerState* state_;
-  int64_t position_ = 0;
-  std::map<std::string, Tensor> tensors_;
-  std::map<std::string, int64_t> lengths_;
 };
 
 // What states depend on, as text: "gdn heads=2 key_dim=128 ..."
@@ -108,6 +76,9 @@ class Mixer : public torch::nn::Module {
   // error leaves the state as it was; one of the output projection, which comes last, as it is after x.
   Tensor step(const Tensor& x, MixerState& state);
 
+  // forward or step of a caller who has called check_state, for all layers before the first moves on.
+  Tensor mix_checked(const Tensor& x, MixerState& state);
+
   // std::invalid_argument unless `state` is one of this mixer's, for so many sequences, or of an empty
   // context.
   void check_state(const MixerState& state, int64_t batch) const;
@@ -138,15 +109,15 @@ class Mixer : public torch::nn::Module {
 
  protected:
   // The one implementation behind the three above. state: null when not asked for. Never both a state and cu_seqlens.
-  // Works with gradients on or off; tensors in `state` are replaced, not written to, while gradients are on.
+  // Works with gradients on or off; tensors in `state` are replaced, not written to, while gradients are on. All of
+  // them move on together, once nothing can throw any more: what is written in place, behind a cache or over a
+  // recurrence's state, is so by ops that throw only before they write.
   virtual Tensor mix(const Tensor& x, MixerState* state, const OptionalTensor& cu_seqlens) = 0;
 
   // Of the states of this mixer: those of other layouts are refused. Set by the constructor.
   void set_layout(const StateLayout& layout) { layout_ = layout.text(); }
 
  private:
-  Tensor mix_on(const Tensor& x, MixerState& state);
-
   std::string layout_;
 };
 
