@@ -23,4 +23,15 @@ void check_shape(const char* op, const char* name, const View<T>& view, int64_t 
         ", ", dim, "]");
 }
 
+// The rows of `width` elements that `x` has.
+inline int64_t check_rows(const char* op, const char* name, std::span<const float> x, int64_t width) {
+  const auto size = static_cast<int64_t>(x.size());
+  check(width >= 1 && size % width == 0, op, name, " has ", size, " elements; must have rows of ", width);
+  return size / width;
+}
+
+inline void check_size(const char* op, const char* name, std::span<const float> x, int64_t size) {
+  check(static_cast<int64_t>(x.size()) == size, op, name, " has ", x.size(), " elements; must have ", size);
+}
+
 }  // namespace ovq::kernels

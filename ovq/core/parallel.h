@@ -2,6 +2,7 @@
 // and the caller works, too, so that a thread whose core another process keeps busy does not hold up the call.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <type_traits>
 
@@ -25,6 +26,19 @@ void parallel_for(int64_t count, int threads, Body&& body) {
   detail::run_parallel(
       count, threads,
       [](void* context, int64_t index, int thread) { (*static_cast<Function*>(context))(index, thread); }, &body);
+}
+
+// body(begin, end) for consecutive blocks of [0, count). `cost`: elements touched per index; little work stays on one
+// thread.
+template <class Body>
+void parallel_blocks(int64_t count, int64_t block, int64_t cost, Body&& body) {
+  constexpr int64_t kWorthThreads = 1 << 15;
+  if (count <= block) {
+    if (count > 0) body(int64_t{0}, count);
+    return;
+  }
+  parallel_for((count + block - 1) / block, count * cost < kWorthThreads ? 1 : max_threads(),
+               [&](int64_t index, int) { body(index * block, std::min(count, (index + 1) * block)); });
 }
 
 }  // namespace ovq::kernels

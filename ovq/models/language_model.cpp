@@ -7,8 +7,6 @@
 #include "ovq/base/error.h"
 #include "ovq/base/random.h"
 #include "ovq/nn/parameters.h"
-#include "ovq/ops/products/torch_stored.h"
-#include "ovq/ops/rows/torch.h"
 #include "ovq/ops/torch/once_differentiable.h"
 #include "ovq/ops/torch/output_memory.h"
 
@@ -32,8 +30,9 @@ bool ends_residual(const std::string& name) {
 // x + y; for a token without gradients in y, which nobody else has: a call of torch takes longer.
 Tensor sum_of(const Tensor& x, const Tensor& y) {
   constexpr int64_t kFew = 1 << 14;
-  if (x.numel() > kFew || ops::needs_gradient({x, y}) || !ops::has_row_kernels({x, y}) || !x.is_contiguous() ||
-      !y.is_contiguous() || x.sizes() != y.sizes()) {
+  const bool floats = x.scalar_type() == at::kFloat && y.scalar_type() == at::kFloat;
+  if (x.numel() > kFew || ops::needs_gradient({x, y}) || !floats || !x.is_contiguous() || !y.is_contiguous() ||
+      x.sizes() != y.sizes()) {
     return x + y;
   }
   const float* const from = x.data_ptr<float>();
@@ -169,7 +168,7 @@ Tensor LanguageModel::hidden_at(const Tensor& tokens, const Tensor& positions) {
 Tensor LanguageModel::hidden(const Tensor& tokens, ModelState& state) {
   check_state(tokens, state);
   return run(tokens, {}, [&](size_t layer, nn::Mixer& mixer, const Tensor& x) {
-    return mixer.forward_checked(x, state.layers[layer]);
+    return mixer.mix_checked(x, state.layers[layer]);
   });
 }
 
@@ -177,7 +176,10 @@ Tensor LanguageModel::step(const Tensor& tokens, ModelState& state) {
   const torch::NoGradGuard no_grad;
   // A token makes some hundred small calls of torch, which need not look for autograd in each.
   const at::AutoDispatchBelowADInplaceOrView without_autograd;
-  return hidden(tokens, state);
+  check_state(tokens, state);
+  return run(tokens, {}, [&](size_t layer, nn::Mixer& mixer, const Tensor& x) {
+    return mixer.mix_checked(x, state.layers[layer]);
+  });
 }
 
 // Before any layer moves on.

@@ -39,16 +39,14 @@ Tensor Attention::mix(const Tensor& x, MixerState* state, const OptionalTensor& 
   if (options_.rope) {
     rotation = ops::RotaryOptions{options_.rope_base, state != nullptr ? state->position : 0, cu_seqlens};
   }
-  StateRollback rollback(state);
-  if (options_.window == 0) {
-    for (const char* name : {"keys", "values"}) rollback.grows(name);
-  }
-  const auto [q, k, v] = attention_inputs(x, state, cu_seqlens, rotation);
-  if (state == nullptr) return output(ops::attention(q, k, v, beta(), options_.window, 0, cu_seqlens));
-  const Tensor keys = extend_cache(state->tensors["keys"], k, options_.window, state->dtype);
-  const Tensor values = extend_cache(state->tensors["values"], v, options_.window, state->dtype);
-  const Tensor o = ops::attention(q, keys, values, beta(), options_.window, keys.size(1) - q.size(1));
+  const Inputs in = attention_inputs(x, state, cu_seqlens, rotation);
+  if (state == nullptr) return output(ops::attention(in.q, in.k, in.v, beta(), options_.window, 0, cu_seqlens));
+  CacheRollback rollback(*state, options_.window == 0);
+  const Tensor keys = extend_cache(state->tensors["keys"], in.k, options_.window, state->dtype);
+  const Tensor values = extend_cache(state->tensors["values"], in.v, options_.window, state->dtype);
+  const Tensor o = ops::attention(in.q, keys, values, beta(), options_.window, keys.size(1) - in.q.size(1));
   rollback.keep();
+  carry_on(in, *state);
   state->position += x.size(1);
   return output(o);
 }

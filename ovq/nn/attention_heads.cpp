@@ -6,11 +6,7 @@
 #include "ovq/nn/parameters.h"
 #include "ovq/ops/attention/checks.h"
 #include "ovq/ops/norm/torch.h"
-#include "ovq/ops/products/torch_stored.h"
-#include "ovq/ops/projections/torch.h"
-#include "ovq/ops/rows/torch.h"
 #include "ovq/ops/torch/once_differentiable.h"
-#include "ovq/ops/torch/packed.h"
 #include "ovq/ops/torch/pointwise.h"
 
 namespace ovq::nn {
@@ -60,12 +56,10 @@ StateLayout AttentionHeads::head_layout() const {
   return layout;
 }
 
-AttentionHeads::Inputs AttentionHeads::fused_inputs(const Tensor& x, const OptionalTensor& cu_seqlens,
-                                                    const c10::optional<ops::RotaryOptions>& rotation) {
-  const std::vector<Tensor> weights = {q_proj->weight, k_proj->weight, v_proj->weight};
-  if (x.numel() == 0 || !ops::has_row_kernels({x}) || !ops::has_stored_kernels(weights)) {
-    return {};
-  }
+AttentionHeads::Inputs AttentionHeads::attention_inputs(const Tensor& x, const MixerState* state,
+                                                        const OptionalTensor& cu_seqlens,
+                                                        const c10::optional<ops::RotaryOptions>& rotation) {
+  check_width(op_, x, heads_.width);
   const auto taps = [&](ShortConvolution& convolution) { return heads_.convolution ? convolution->weight : Tensor(); };
   const int64_t dim = heads_.head_dim, key_width = heads_.kv_heads * dim;
   Tensor angles;
@@ -83,58 +77,43 @@ AttentionHeads::Inputs AttentionHeads::fused_inputs(const Tensor& x, const Optio
     v.shift = kernels::Shift::mean;
     v.share = ops::sigmoid(alpha);
   }
-  const std::vector<Tensor> y =
-      ops::projections({.x = x, .weights = weights, .parts = {q, k, v}, .cu_seqlens = cu_seqlens});
+  const ops::ProjectionsInputs inputs{.x = x,
+                                      .weights = {q_proj->weight, k_proj->weight, v_proj->weight},
+                                      .parts = {q, k, v},
+                                      .cu_seqlens = cu_seqlens};
   const auto split = [&](const Tensor& rows, int64_t heads) { return rows.view({x.size(0), x.size(1), heads, dim}); };
-  return {split(y[0], heads_.heads), split(y[1], heads_.kv_heads), split(y[2], heads_.kv_heads)};
+  Inputs result;
+  std::vector<Tensor> y;
+  if (state == nullptr || (!heads_.convolution && !heads_.value_shift)) {
+    y = ops::projections(inputs);
+  } else {
+    const auto row = [&](const char* name) {
+      const Tensor shifted = state->tensor(name);
+      return shifted.defined() ? shifted.flatten(2) : shifted;
+    };
+    result.carried = {{.inputs = state->tensor("conv_q"), .row = {}},
+                      {.inputs = state->tensor("conv_k"), .row = row("shift_k")},
+                      {.inputs = {}, .row = row("shift_v")}};
+    y = ops::projections(inputs, result.carried);
+  }
+  result.q = split(y[0], heads_.heads);
+  result.k = split(y[1], heads_.kv_heads);
+  result.v = split(y[2], heads_.kv_heads);
+  return result;
 }
 
-AttentionHeads::Inputs AttentionHeads::attention_inputs(const Tensor& x, MixerState* state,
-                                                        const OptionalTensor& cu_seqlens,
-                                                        const c10::optional<ops::RotaryOptions>& rotation) {
-  check_width(op_, x, heads_.width);
-  const bool alone = !heads_.convolution && !heads_.value_shift;  // each token: what was before it does not count
-  if (fuses_inputs && (state == nullptr || alone)) {
-    if (const Inputs in = fused_inputs(x, cu_seqlens, rotation); in.q.defined()) return in;
-  }
-  const auto convolved = [&](ShortConvolution& convolution, const char* name, const Tensor& y) {
-    if (!heads_.convolution) return y;
-    return state == nullptr ? convolution->forward(y, cu_seqlens) : convolution->forward(y, state->tensors[name]);
+void AttentionHeads::carry_on(const Inputs& inputs, MixerState& state) const {
+  if (inputs.carried.empty()) return;
+  const auto keep = [&](const char* name, const Tensor& x) {
+    if (x.defined()) state.tensors[name] = x;
   };
-  const auto split = [&](const Tensor& y, int64_t heads) { return y.unflatten(-1, {heads, heads_.head_dim}); };
-  Tensor q = unit_norm(split(convolved(conv_q, "conv_q", q_proj(x)), heads_.heads));
-  Tensor k = unit_norm(split(convolved(conv_k, "conv_k", k_proj(x)), heads_.kv_heads));
-  Tensor v = split(v_proj(x), heads_.kv_heads);
-  if (heads_.value_shift && x.size(1) > 0) {
-    const Tensor share = ops::sigmoid(alpha);
-    k = shifted(k, "shift_k", state, cu_seqlens);
-    v = share * shifted(v, "shift_v", state, cu_seqlens) + (1 - share) * v;
-  }
-  if (rotation) {
-    const Tensor angles = ops::rotary_table(q, *rotation);
-    q = ops::rotate(q, angles);
-    k = ops::rotate(k, angles);
-  }
-  return {q, k, v};
-}
-
-Tensor AttentionHeads::shifted(const Tensor& x, const char* name, MixerState* state,
-                               const OptionalTensor& cu_seqlens) const {
-  const int64_t time = x.size(1);
-  Tensor before = x.narrow(1, 0, 1);
-  if (state != nullptr) {
-    Tensor& last = state->tensors[name];
-    if (last.defined()) before = last.to(x.scalar_type());  // autocast may have begun or ended since
-    last = x.narrow(1, time - 1, 1).clone();                // not a view, which would keep all of x
-  }
-  const Tensor all = at::cat({before, x}, 1);
-  const std::vector<int64_t> offsets = ops::offsets_of(op_, cu_seqlens);
-  if (offsets.empty()) return all.narrow(1, 0, time);
-  const Tensor from = at::arange(time, at::kLong);
-  for (const auto& sequence : kernels::check_sequences(op_, x.size(0), time, offsets)) {
-    if (sequence.length > 0) from[sequence.first] += 1;
-  }
-  return all.index_select(1, from);
+  const auto keep_row = [&](const char* name, const Tensor& row) {
+    if (row.defined()) keep(name, row.view({row.size(0), 1, heads_.kv_heads, heads_.head_dim}));
+  };
+  keep("conv_q", inputs.carried[0].inputs);
+  keep("conv_k", inputs.carried[1].inputs);
+  keep_row("shift_k", inputs.carried[1].row);
+  keep_row("shift_v", inputs.carried[2].row);
 }
 
 int64_t AttentionHeads::input_state_bytes(int64_t tokens) const {
@@ -149,7 +128,7 @@ int64_t AttentionHeads::input_state_bytes(int64_t tokens) const {
 Tensor AttentionHeads::beta() const {
   const Tensor& learned = b;
   const double root = std::sqrt(static_cast<double>(heads_.head_dim));
-  if (ops::needs_gradient({learned}) || !ops::has_row_kernels({learned}) || !learned.is_contiguous()) {
+  if (ops::needs_gradient({learned}) || learned.scalar_type() != at::kFloat || !learned.is_contiguous()) {
     return learned * root;
   }
   const Tensor factors = at::empty(learned.sizes(), learned.options());  // for some numbers torch takes microseconds

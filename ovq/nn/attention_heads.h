@@ -8,6 +8,7 @@
 #include "ovq/nn/mixer.h"
 #include "ovq/nn/projection.h"
 #include "ovq/nn/short_convolution.h"
+#include "ovq/ops/projections/torch.h"
 #include "ovq/ops/rotary/torch.h"
 
 namespace ovq::nn {
@@ -41,18 +42,19 @@ class AttentionHeads : public Mixer {
   AttentionHeads(const char* op, const HeadOptions& options);
 
   struct Inputs {
-    Tensor q, k, v;  // [B, T, H, D], [B, T, Hkv, D], [B, T, Hkv, D]
+    Tensor q, k, v;                         // [B, T, H, D], [B, T, Hkv, D], [B, T, Hkv, D]
+    std::vector<ops::CarriedRows> carried;  // behind x, of queries, keys and values
   };
   // What the states of every attention layer depend on.
   StateLayout head_layout() const;
   // What the attention sees of x: projected, convolved, of unit norm, shifted, and with a rotation turned by it.
-  // `state` (or null) carries what convolution and shift need of the tokens before x.
-  Inputs attention_inputs(const Tensor& x, MixerState* state, const OptionalTensor& cu_seqlens,
+  // `state` (or null) has what convolution and shift need of the tokens before x.
+  Inputs attention_inputs(const Tensor& x, const MixerState* state, const OptionalTensor& cu_seqlens,
                           const c10::optional<ops::RotaryOptions>& rotation = {});
+  // Moves the state on by that.
+  void carry_on(const Inputs& inputs, MixerState& state) const;
   // Bytes of that in the state of one sequence.
   int64_t input_state_bytes(int64_t tokens) const;
-  // x [B, T, ...] one token later: what came before it is state's `name`, or at the start of a sequence its own first.
-  Tensor shifted(const Tensor& x, const char* name, MixerState* state, const OptionalTensor& cu_seqlens) const;
   Tensor beta() const;             // [H]
   Tensor output(const Tensor& o);  // [B, T, H, D] -> [B, T, width]
 
@@ -60,15 +62,8 @@ class AttentionHeads : public Mixer {
   ShortConvolution conv_q{nullptr}, conv_k{nullptr};
   Tensor b;      // [H]
   Tensor alpha;  // [], with value_shift
-  // Whether queries, keys and values may come from one op. Of a part without a gradient it makes one of zeros, so not
-  // for layers whose keys may have none.
-  bool fuses_inputs = true;
 
  private:
-  // As one op. Undefined where there are no kernels for x.
-  Inputs fused_inputs(const Tensor& x, const OptionalTensor& cu_seqlens,
-                      const c10::optional<ops::RotaryOptions>& rotation);
-
   const char* op_;
   HeadOptions heads_;
 };

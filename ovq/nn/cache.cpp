@@ -94,4 +94,27 @@ Tensor extend_cache(Tensor& cache, const Tensor& x, int64_t window, kernels::Sta
   return all;
 }
 
+CacheRollback::CacheRollback(MixerState& state, bool grows) : state_(state) {
+  for (size_t i = 0; i < before_.size(); ++i) {
+    const Tensor cache = state.tensor(kNames[i]);
+    if (!cache.defined()) continue;
+    lengths_[i] = cache.size(1);
+    if (!grows) before_[i] = cache;
+  }
+}
+
+CacheRollback::~CacheRollback() {
+  if (kept_) return;
+  for (size_t i = 0; i < before_.size(); ++i) {
+    if (before_[i].defined()) {
+      state_.tensors[kNames[i]] = before_[i];
+    } else if (lengths_[i] > 0) {
+      Tensor& cache = state_.tensors[kNames[i]];
+      cache = cache.narrow(1, 0, lengths_[i]);
+    } else {
+      state_.tensors.erase(kNames[i]);
+    }
+  }
+}
+
 }  // namespace ovq::nn

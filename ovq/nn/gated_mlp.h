@@ -10,7 +10,7 @@ class GatedMlpImpl : public torch::nn::Module {
  public:
   GatedMlpImpl(int64_t width, int64_t inner);
   at::Tensor forward(const at::Tensor& x);
-  // x + forward(norm(x)), as one op where there are kernels
+  // x + forward(norm(x)), as one op; of a norm without groups
   at::Tensor add_to(const at::Tensor& x, RMSNorm& norm);
 
   Projection gate_proj{nullptr}, up_proj{nullptr}, down_proj{nullptr};

@@ -2,7 +2,6 @@
 
 #include "ovq/nn/parameters.h"
 #include "ovq/ops/projections/torch.h"
-#include "ovq/ops/rows/torch.h"
 #include "ovq/ops/ssd/torch.h"
 #include "ovq/ops/torch/pointwise.h"
 
@@ -58,24 +57,19 @@ Mamba2::Mamba2(const Mamba2Options& options)
 std::vector<Tensor> Mamba2::inputs(const Call& call) {
   const int64_t shared = options_.groups * options_.state;
   const Tensor &weight = in_proj_->weight, &taps = conv_->weight, &bias = conv_->bias;
-  if (call.state == nullptr && call.x.numel() > 0 && ops::has_row_kernels({call.x, weight, taps, bias})) {
-    std::vector<ops::ProjectedPart> parts = {{.channels = inner()}};
-    int64_t first = 0;
-    for (const int64_t channels : {inner(), shared, shared}) {
-      parts.push_back({.channels = channels,
-                       .taps = taps.narrow(0, first, channels),
-                       .taps_bias = bias.narrow(0, first, channels),
-                       .silu = true});
-      first += channels;
-    }
-    parts.push_back({.channels = options_.heads});
-    return ops::projections({.x = call.x, .weights = {weight}, .parts = parts, .cu_seqlens = call.cu_seqlens});
+  std::vector<ops::ProjectedPart> parts = {{.channels = inner()}};
+  int64_t first = 0;
+  for (const int64_t channels : {inner(), shared, shared}) {
+    parts.push_back({.channels = channels,
+                     .taps = taps.narrow(0, first, channels),
+                     .taps_bias = bias.narrow(0, first, channels),
+                     .silu = true});
+    first += channels;
   }
-  const std::vector<Tensor> parts =
-      in_proj_->forward(call.x).split_with_sizes({inner(), convolved_channels(), options_.heads}, -1);
-  const std::vector<Tensor> rows =
-      convolved(call, "conv", conv_, parts[1]).split_with_sizes({inner(), shared, shared}, -1);
-  return {parts[0], rows[0], rows[1], rows[2], parts[2]};
+  parts.push_back({.channels = options_.heads});
+  constexpr const char* kConvolution = "conv";
+  return projected(call, {.x = call.x, .weights = {weight}, .parts = parts, .cu_seqlens = call.cu_seqlens},
+                   {nullptr, kConvolution, kConvolution, kConvolution, nullptr});
 }
 
 RecurrentMixer::Recurred Mamba2::recur(const Call& call) {

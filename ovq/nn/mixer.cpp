@@ -26,6 +26,11 @@ bool same_layout(const std::string& a, const std::string& b) {
 
 }  // namespace
 
+Tensor MixerState::tensor(const char* name) const {
+  const auto at = tensors.find(name);
+  return at == tensors.end() ? Tensor() : at->second;
+}
+
 int64_t MixerState::nbytes() const {
   int64_t bytes = ovq ? ovq->nbytes() : 0;
   for (const auto& [name, tensor] : tensors) {
@@ -70,7 +75,7 @@ void Mixer::check_state(const MixerState& state, int64_t batch) const {
   }
 }
 
-Tensor Mixer::forward_checked(const Tensor& x, MixerState& state) {
+Tensor Mixer::mix_checked(const Tensor& x, MixerState& state) {
   Tensor y = mix(x, &state, {});
   if (state.layout.empty()) state.layout = layout_;
   return y;
@@ -84,7 +89,7 @@ Tensor Mixer::forward(const Tensor& x, const OptionalTensor& cu_seqlens) {
 Tensor Mixer::forward(const Tensor& x, MixerState& state) {
   check_input(x);
   check_state(state, x.size(0));
-  return forward_checked(x, state);
+  return mix_checked(x, state);
 }
 
 Tensor Mixer::step(const Tensor& x, MixerState& state) {

@@ -31,57 +31,12 @@ struct MixerState {
   c10::intrusive_ptr<ops::State> ovq;     // the dictionary of OVQ-attention, if the mixer has one
   std::string layout;  // of the mixer that made it; empty: none has, or it comes from a file that does not say
 
+  Tensor tensor(const char* name) const;  // undefined: there is none
+
   int64_t nbytes() const;       // memory held, room to grow included
   int64_t used_bytes() const;   // without it: what a token reads
   MixerState clone() const;     // independent, outside of the autograd graph
   MixerState snapshot() const;  // the same, but the dictionary is shared until one of the two is written to
-};
-
-// Restores position and tensors of a state (null: none) unless `keep` is called: for calls that throw halfway. Ops that
-// write in place, behind a cache or over a recurrence's state, throw only before they write. Runs for every layer and
-// token, so it remembers where the tensors are instead of copying the map.
-class StateRollback {
- public:
-  explicit StateRollback(MixerState* state) : state_(state) {
-    if (state == nullptr) return;
-    position_ = state->position;
-    for (auto& [name, tensor] : state->tensors) before_.push_back({&tensor, tensor, -1});
-  }
-  ~StateRollback() {
-    if (state_ == nullptr) return;
-    state_->position = position_;
-    std::erase_if(state_->tensors, [&](const auto& item) { return find(&item.second) == nullptr; });
-    for (const Before& one : before_) *one.at = one.length < 0 ? one.tensor : one.at->narrow(1, 0, one.length);
-  }
-  StateRollback(const StateRollback&) = delete;
-  StateRollback& operator=(const StateRollback&) = delete;
-  void keep() { state_ = nullptr; }
-  // A tensor that only grows, along dimension 1: its length is enough, and keeps no second copy of it in memory.
-  void grows(const std::string& name) {
-    if (state_ == nullptr) return;
-    const auto at = state_->tensors.find(name);
-    if (at == state_->tensors.end() || !at->second.defined()) return;
-    Before& one = *find(&at->second);
-    one.length = one.tensor.size(1);
-    one.tensor.reset();
-  }
-
- private:
-  struct Before {
-    Tensor* at;      // in the map, whose elements do not move
-    Tensor tensor;   // undefined if only its length is known
-    int64_t length;  // -1: unknown
-  };
-  Before* find(const Tensor* at) {
-    for (Before& one : before_) {
-      if (one.at == at) return &one;
-    }
-    return nullptr;
-  }
-
-  MixerState* state_;
-  int64_t position_ = 0;
-  c10::SmallVector<Before, 8> before_;  // no mixer has more tensors
 };
 
 // What states depend on, as text: "gdn heads=2 key_dim=128 ..."
@@ -123,6 +78,9 @@ class Mixer : public torch::nn::Module {
   // error leaves the state as it was; one of the output projection, which comes last, as it is after x.
   Tensor step(const Tensor& x, MixerState& state);
 
+  // forward or step of a caller who has called check_state, for all layers before the first moves on.
+  Tensor mix_checked(const Tensor& x, MixerState& state);
+
   // std::invalid_argument unless `state` is one of this mixer's, for so many sequences, or of an empty
   // context.
   void check_state(const MixerState& state, int64_t batch) const;
@@ -155,7 +113,9 @@ class Mixer : public torch::nn::Module {
 
  protected:
   // The one implementation behind the three above. state: null when not asked for. Never both a state and cu_seqlens.
-  // Works with gradients on or off; tensors in `state` are replaced, not written to, while gradients are on.
+  // Works with gradients on or off; tensors in `state` are replaced, not written to, while gradients are on. All of
+  // them move on together, once nothing can throw any more: what is written in place, behind a cache or over a
+  // recurrence's state, is so by ops that throw only before they write.
   virtual Tensor mix(const Tensor& x, MixerState* state, const OptionalTensor& cu_seqlens) = 0;
 
   // Of the states of this mixer: those of other layouts are refused. Set by the constructor.

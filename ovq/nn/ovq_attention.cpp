@@ -2,6 +2,7 @@
 
 #include "ovq/ops/ovq_attention/state.h"
 #include "ovq/ops/ovq_attention/torch.h"
+#include "ovq/ops/torch/packed.h"
 #include "ovq/ops/torch/pointwise.h"
 
 namespace ovq::nn {
@@ -50,13 +51,25 @@ int64_t OvqAttention::saved_bytes(int64_t tokens, kernels::StateDtype dtype) con
   return kernels::OvqState::file_bytes_after(shape(), options_.dictionary, tokens, dtype) + shifted_bytes(tokens);
 }
 
-OptionalTensor OvqAttention::write_weights(const Tensor& x, MixerState* state, const OptionalTensor& cu_seqlens) {
-  if (!options_.weighted_writes) return {};
+Tensor OvqAttention::write_weights(const Tensor& x) {
   // A NaN shows in the outputs; as a weight it would be an error.
-  const Tensor weights = ops::through_float(w_gate(x), [](const Tensor& gate) {  // [B, T, Hkv]
+  return ops::through_float(w_gate(x), [](const Tensor& gate) {  // [B, T, Hkv]
     return at::sigmoid(gate).nan_to_num(1.0).clamp_min(1e-6);
   });
-  return heads().value_shift && x.size(1) > 0 ? shifted(weights, "shift_w", state, cu_seqlens) : weights;
+}
+
+Tensor OvqAttention::shifted_weights(const Tensor& weights, const Tensor& before,
+                                     const OptionalTensor& cu_seqlens) const {
+  const int64_t time = weights.size(1);
+  const Tensor first = before.defined() ? before.to(weights.scalar_type()) : weights.narrow(1, 0, 1);
+  const Tensor all = at::cat({first, weights}, 1);
+  const std::vector<int64_t> offsets = ops::offsets_of("ovq", cu_seqlens);
+  if (offsets.empty()) return all.narrow(1, 0, time);
+  const Tensor from = at::arange(time, at::kLong);
+  for (const auto& sequence : kernels::check_sequences("ovq", weights.size(0), time, offsets)) {
+    if (sequence.length > 0) from[sequence.first] += 1;
+  }
+  return all.index_select(1, from);
 }
 
 Tensor OvqAttention::attend(const Inputs& in, const OptionalTensor& weights, MixerState* state,
@@ -79,11 +92,22 @@ Tensor OvqAttention::attend(const Inputs& in, const OptionalTensor& weights, Mix
 }
 
 Tensor OvqAttention::mix(const Tensor& x, MixerState* state, const OptionalTensor& cu_seqlens) {
-  StateRollback rollback(state);
   const Inputs in = attention_inputs(x, state, cu_seqlens);
-  const Tensor o = attend(in, write_weights(x, state, cu_seqlens), state, cu_seqlens);
-  rollback.keep();
-  if (state != nullptr) state->position += x.size(1);
+  OptionalTensor weights;
+  Tensor last_weight;
+  if (options_.weighted_writes) {
+    weights = write_weights(x);
+    if (heads().value_shift && x.size(1) > 0) {
+      if (state != nullptr) last_weight = weights->narrow(1, x.size(1) - 1, 1).clone();  // not a view, which keeps all
+      weights = shifted_weights(*weights, state == nullptr ? Tensor() : state->tensor("shift_w"), cu_seqlens);
+    }
+  }
+  const Tensor o = attend(in, weights, state, cu_seqlens);
+  if (state != nullptr) {
+    carry_on(in, *state);
+    if (last_weight.defined()) state->tensors["shift_w"] = last_weight;
+    state->position += x.size(1);
+  }
   return output(o);
 }
 

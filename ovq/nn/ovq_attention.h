@@ -41,7 +41,9 @@ class OvqAttention : public AttentionHeads {
  private:
   kernels::OvqShape shape() const { return {1, heads().kv_heads, heads().head_dim, heads().head_dim}; }
   int64_t shifted_bytes(int64_t tokens) const;  // of what the layer keeps besides the dictionary
-  OptionalTensor write_weights(const Tensor& x, MixerState* state, const OptionalTensor& cu_seqlens);
+  Tensor write_weights(const Tensor& x);        // [B, T, Hkv]
+  // The same one token later: before them is `before`, or at the start of a sequence its own first.
+  Tensor shifted_weights(const Tensor& weights, const Tensor& before, const OptionalTensor& cu_seqlens) const;
   Tensor attend(const Inputs& in, const OptionalTensor& weights, MixerState* state, const OptionalTensor& cu_seqlens);
 
   OvqAttentionOptions options_;

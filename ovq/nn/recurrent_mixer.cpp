@@ -1,10 +1,6 @@
 #include "ovq/nn/recurrent_mixer.h"
 
 #include "ovq/nn/parameters.h"
-#include "ovq/ops/norm/torch.h"
-#include "ovq/ops/products/torch_stored.h"
-#include "ovq/ops/projections/torch.h"
-#include "ovq/ops/rows/torch.h"
 #include "ovq/ops/torch/packed.h"
 #include "ovq/ops/torch/pointwise.h"
 
@@ -71,16 +67,31 @@ int64_t RecurrentMixer::state_bytes(int64_t, kernels::StateDtype) const {
   return elements * static_cast<int64_t>(sizeof(float));
 }
 
-Tensor RecurrentMixer::convolved(const Call& call, const char* name, ShortConvolution& convolution,
-                                 const Tensor& y) const {
-  if (call.state != nullptr) return convolution->forward(y, call.state->tensors[name]);
-  return convolution->forward(y, call.cu_seqlens);
+std::vector<Tensor> RecurrentMixer::projected(const Call& call, const ops::ProjectionsInputs& inputs,
+                                              const std::vector<const char*>& names) const {
+  if (call.state == nullptr) return ops::projections(inputs);
+  std::vector<ops::CarriedRows> carried(names.size());
+  const auto same = [&](size_t a, size_t b) { return names[a] != nullptr && names[b] == names[a]; };
+  for (size_t i = 0, first = 0; i < names.size(); ++i) {
+    first = i > 0 && same(i - 1, i) ? first + static_cast<size_t>(inputs.parts[i - 1].channels) : 0;
+    const Tensor before = names[i] == nullptr ? Tensor() : call.state->tensor(names[i]);
+    if (before.defined()) carried[i].inputs = before.narrow(2, static_cast<int64_t>(first), inputs.parts[i].channels);
+  }
+  std::vector<Tensor> y = ops::projections(inputs, carried);
+  for (size_t i = 0; i < names.size(); ++i) {
+    if (names[i] == nullptr || (i > 0 && same(i - 1, i))) continue;
+    std::vector<Tensor> channels = {carried[i].inputs};
+    for (size_t j = i + 1; j < names.size() && same(i, j); ++j) channels.push_back(carried[j].inputs);
+    call.carried.emplace_back(names[i], channels.size() == 1 ? channels[0] : at::cat(channels, 2));
+  }
+  return y;
 }
 
-RecurrentMixer::Heads RecurrentMixer::fused_query_key_value(const Call& call, const std::vector<Projection>& others) {
-  if (call.state != nullptr || call.x.numel() == 0) return {};
+RecurrentMixer::Heads RecurrentMixer::query_key_value(const Call& call, const std::vector<Projection>& others) {
   ops::ProjectionsInputs inputs{.x = call.x, .cu_seqlens = call.cu_seqlens};
-  const auto add = [&](const Projection& projection, const ShortConvolution& convolution, int64_t unit) {
+  std::vector<const char*> names;
+  const auto add = [&](const Projection& projection, const ShortConvolution& convolution, const char* name,
+                       int64_t unit) {
     inputs.weights.push_back(projection->weight);
     inputs.biases.push_back(projection->bias);
     ops::ProjectedPart part{.channels = inputs.weights.back().size(0)};
@@ -94,31 +105,18 @@ RecurrentMixer::Heads RecurrentMixer::fused_query_key_value(const Call& call, co
       part.unit_eps = kUnitEps;
     }
     inputs.parts.push_back(part);
+    names.push_back(convolution.is_empty() ? nullptr : name);
   };
-  add(q_proj_, conv_q_, options_.key_dim);
-  add(k_proj_, conv_k_, options_.key_dim);
-  add(v_proj_, conv_v_, 0);
-  for (const Projection& other : others) add(other, ShortConvolution(nullptr), 0);
-  if (!ops::has_row_kernels({call.x}) || !ops::has_stored_kernels(inputs.weights)) return {};
-  std::vector<Tensor> y = ops::projections(inputs);
+  add(q_proj_, conv_q_, "conv_q", options_.key_dim);
+  add(k_proj_, conv_k_, "conv_k", options_.key_dim);
+  add(v_proj_, conv_v_, "conv_v", 0);
+  for (const Projection& other : others) add(other, ShortConvolution(nullptr), nullptr, 0);
+  std::vector<Tensor> y = projected(call, inputs, names);
   const auto split = [&](const Tensor& rows, int64_t dim) { return rows.unflatten(-1, {options_.heads, dim}); };
   return {.q = split(y[0], options_.key_dim),
           .k = split(y[1], options_.key_dim),
           .v = split(y[2], options_.value_dim),
           .others = {y.begin() + 3, y.end()}};
-}
-
-RecurrentMixer::Heads RecurrentMixer::query_key_value(const Call& call, const std::vector<Projection>& others) {
-  if (Heads fused = fused_query_key_value(call, others); fused.q.defined()) return fused;
-  const auto heads = [&](Projection& projection, ShortConvolution& convolution, const char* name, int64_t dim) {
-    const Tensor y = projection->forward(call.x);
-    return (convolution ? convolved(call, name, convolution, y) : y).unflatten(-1, {options_.heads, dim});
-  };
-  Heads result{.q = ops::l2_norm(heads(q_proj_, conv_q_, "conv_q", options_.key_dim), kUnitEps),
-               .k = ops::l2_norm(heads(k_proj_, conv_k_, "conv_k", options_.key_dim), kUnitEps),
-               .v = heads(v_proj_, conv_v_, "conv_v", options_.value_dim)};
-  for (Projection other : others) result.others.push_back(other->forward(call.x));
-  return result;
 }
 
 Tensor RecurrentMixer::normalised(const Tensor& o, const Tensor& gate) {
@@ -128,18 +126,15 @@ Tensor RecurrentMixer::normalised(const Tensor& o, const Tensor& gate) {
 
 Tensor RecurrentMixer::mix(const Tensor& x, MixerState* state, const OptionalTensor& cu_seqlens) {
   check_width(op_, x, options_.width);
-  StateRollback rollback(state);
-  Tensor before;
-  if (state != nullptr) {
-    if (const auto at = state->tensors.find("state"); at != state->tensors.end()) before = at->second;
-  }
+  std::vector<std::pair<const char*, Tensor>> carried;
   const Recurred recurred = recur({.x = x,
                                    .state = state,
                                    .cu_seqlens = cu_seqlens,
-                                   .before = before,
-                                   .starts = ops::starts_of(op_, x, cu_seqlens)});
-  rollback.keep();
+                                   .before = state == nullptr ? Tensor() : state->tensor("state"),
+                                   .starts = ops::starts_of(op_, x, cu_seqlens),
+                                   .carried = carried});
   if (state != nullptr) {
+    for (const auto& [name, inputs] : carried) state->tensors[name] = inputs;
     state->tensors["state"] = recurred.result.state;
     state->position += x.size(1);
   }

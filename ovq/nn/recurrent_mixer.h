@@ -11,6 +11,7 @@
 #include "ovq/nn/projection.h"
 #include "ovq/nn/rms_norm.h"
 #include "ovq/nn/short_convolution.h"
+#include "ovq/ops/projections/torch.h"
 #include "ovq/ops/recurrence/torch.h"
 
 namespace ovq::nn {
@@ -44,10 +45,11 @@ class RecurrentMixer : public Mixer {
   // What one call computes with.
   struct Call {
     const Tensor& x;  // [B, T, width]
-    MixerState* state;
+    const MixerState* state;
     const OptionalTensor& cu_seqlens;
-    Tensor before;  // the op's state before x; undefined: zeros
-    Tensor starts;  // first tokens of packed sequences; undefined: not packed
+    Tensor before;                                         // the op's state before x; undefined: zeros
+    Tensor starts;                                         // first tokens of packed sequences; undefined: not packed
+    std::vector<std::pair<const char*, Tensor>>& carried;  // inputs of convolutions for the state behind x, by name
   };
   struct Recurred {
     ops::RecurrenceResult result;  // o [B, T, H, value_dim]
@@ -71,8 +73,10 @@ class RecurrentMixer : public Mixer {
   void add_norm(int64_t size, double eps = 1e-6, int64_t groups = 1);
   StateLayout head_layout(const char* kind) const;
 
-  // y [B, T, channels] convolved, behind what the state has of the tokens before x
-  Tensor convolved(const Call& call, const char* name, ShortConvolution& convolution, const Tensor& y) const;
+  // ops::projections behind what the state has of the tokens before x. `names`: of each part's inputs in it, null
+  // without a convolution; consecutive parts of one name are channels of one convolution.
+  std::vector<Tensor> projected(const Call& call, const ops::ProjectionsInputs& inputs,
+                                const std::vector<const char*>& names) const;
 
   struct Heads {
     Tensor q, k, v;              // [B, T, H, key_dim] of norm one, twice, and [B, T, H, value_dim]
@@ -85,9 +89,6 @@ class RecurrentMixer : public Mixer {
   RMSNorm norm{nullptr};
 
  private:
-  // As one op. Undefined where there is a state, or there are no kernels for x.
-  Heads fused_query_key_value(const Call& call, const std::vector<Projection>& others);
-
   const char* op_;
   RecurrentOptions options_;
   Projection q_proj_{nullptr}, k_proj_{nullptr}, v_proj_{nullptr}, output_{nullptr};

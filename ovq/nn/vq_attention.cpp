@@ -9,7 +9,6 @@
 
 namespace ovq::nn {
 VqAttention::VqAttention(const VqAttentionOptions& options) : AttentionHeads("vq", options.heads), options_(options) {
-  fuses_inputs = false;
   options_.heads = heads();
   check_fields("vq", options_);
   quantizer_ = register_module("quantizer",
@@ -98,17 +97,21 @@ Tensor VqAttention::attend_unquantized(const Inputs& in, MixerState* state, cons
   if (state == nullptr) return ops::attention(in.q, in.k, in.v, beta(), 0, 0, cu_seqlens);
   check(!state->tensors.contains("counts"), "vq",
         "state is of a layer whose codebook has started; this layer's has not");
+  CacheRollback rollback(*state, /*grows=*/true);
   const Tensor keys = extend_cache(state->tensors["keys"], in.k, 0);
   const Tensor values = extend_cache(state->tensors["values"], in.v, 0);
+  Tensor o = ops::attention(in.q, keys, values, beta(), 0, keys.size(1) - in.q.size(1));
+  rollback.keep();
   state->position += in.q.size(1);
-  return ops::attention(in.q, keys, values, beta(), 0, keys.size(1) - in.q.size(1));
+  return o;
 }
 
 // The state of ops::vq_linear_attention is among the mixer's.
 Tensor VqAttention::attend_codewords(const Inputs& in, const Tensor& index, const Tensor& codewords,
                                      MixerState& state) {
   auto& tensors = state.tensors;
-  ops::VqState inside{tensors["counts"], tensors["means"], tensors["index"], tensors["values"], state.position};
+  ops::VqState inside{state.tensor("counts"), state.tensor("means"), state.tensor("index"), state.tensor("values"),
+                      state.position};
   const Tensor o = ops::vq_linear_attention(in.q, index, codewords, in.v, beta(), options_.chunk, inside);
   tensors["counts"] = inside.counts;
   tensors["means"] = inside.means;
@@ -122,10 +125,9 @@ Tensor VqAttention::mix(const Tensor& x, MixerState* state, const OptionalTensor
   const bool training = is_training() && state == nullptr;
   check(state == nullptr || !is_training() || !at::GradMode::is_enabled(), "vq",
         "training with a state: its keys would have no gradients; train without a state, or call eval()");
-  StateRollback rollback(state);
   const Inputs in = attention_inputs(x, state, cu_seqlens);
   const auto kept = [&](const Tensor& o) {
-    rollback.keep();
+    if (state != nullptr) carry_on(in, *state);
     return output(o);
   };
   if (training) return output(ops::attention(in.q, training_keys(in.k), in.v, beta(), 0, 0, cu_seqlens));

@@ -108,10 +108,9 @@ TEST(WeightedWrites, WeightGoesWithItsKey) {
     HeadOptions grouped = kGrouped;
     grouped.value_shift = value_shift;
     const auto mixer = weighted_layer({.heads = grouped, .dictionary = dictionary});
-    mixer->to(at::kDouble);
     const torch::NoGradGuard no_grad;
     const auto parameters = mixer->named_parameters();
-    const Tensor x = at::randn({2, 30, 6}, at::kDouble);
+    const Tensor x = at::randn({2, 30, 6});
     const auto heads = [&](const char* name, int64_t count) {
       return at::linear(x, parameters[name]).view({2, 30, count, 4});
     };
@@ -125,7 +124,7 @@ TEST(WeightedWrites, WeightGoesWithItsKey) {
       v = 0.5 * before(v) + 0.5 * v;
     }
     const Tensor o = ops::ovq_attention(q, k, v, parameters["b"] * 2.0, dictionary, {}, w);
-    EXPECT_TRUE(close(mixer->forward(x), at::linear(o.flatten(2), parameters["o_proj.weight"]), 1e-12));
+    EXPECT_TRUE(close(mixer->forward(x), at::linear(o.flatten(2), parameters["o_proj.weight"]), 1e-5));
   }
 }
 

@@ -1,6 +1,6 @@
 #include "ovq/ops/products/torch.h"
 
-#include "tests/ops/fused_checks.h"
+#include "tests/ops/formula_checks.h"
 
 namespace ovq::ops::test {
 namespace {
@@ -24,7 +24,7 @@ TEST(Products, AreAsGoodAsTheLibrary) {
           const Tensor one = own();
           at::set_num_threads(3);
           EXPECT_TRUE(calibrated(one, sum(at::mm(a, b), plus), truth)) << isa << " " << rows << " " << in << " " << out;
-          const bool kernel = kernels::detail::row_kernels().fast_products;
+          const bool kernel = kernels::product_is_faster(64, 1, 1);
           EXPECT_TRUE(!kernel || at::equal(one, own())) << isa << " " << rows << " " << in << " " << out;
         };
         expect(x, w.t(), {}, [&] { return rows_times_transposed(x, w); });
@@ -41,12 +41,51 @@ TEST(Products, AreAsGoodAsTheLibrary) {
   at::set_num_threads(threads);
 }
 
-TEST(Products, LinearIsAsGoodAsComposed) {
+const OpCall kLinearCall = [](const std::vector<Tensor>& in) {
+  return std::vector{ops::linear(in[0], in[1], in.size() > 2 ? in[2] : Tensor())};
+};
+const OpCall kLinearFormula = [](const std::vector<Tensor>& in) {
+  return std::vector{at::linear(in[0], in[1], in.size() > 2 ? in[2] : Tensor())};
+};
+
+TEST(Linear, IsAsGoodAsTheFormula) {
   torch::manual_seed(2);
-  for (const auto& shape : std::vector<std::vector<int64_t>>{{2, 40, 24}, {70, 9}, {3, 5}}) {
-    expect_as_good_as_composed([](const std::vector<Tensor>& in) { return std::vector{ops::linear(in[0], in[1])}; },
-                               {at::randn(shape, kDouble), at::randn({33, shape.back()}, kDouble)});
+  for (const auto& shape : std::vector<std::vector<int64_t>>{{2, 40, 24}, {70, 9}, {3, 5}, {7}}) {
+    const Tensor x = at::randn(shape, kDouble), w = at::randn({33, shape.back()}, kDouble);
+    expect_as_good_as_formula(kLinearCall, kLinearFormula, {x, w});
+    expect_as_good_as_formula(kLinearCall, kLinearFormula, {x, w, at::randn({33}, kDouble)});
   }
+}
+
+TEST(Linear, ConvertsHalves) {
+  torch::manual_seed(3);
+  const std::vector<Tensor> in = {at::randn({2, 9, 5}), at::randn({4, 5}), at::randn({4})};
+  expect_conversions("linear", kLinearCall, in);
+  expect_no_second_derivative("linear", kLinearCall, in);
+}
+
+TEST(Linear, NoRows) {
+  for (const auto& shape : std::vector<std::vector<int64_t>>{{2, 0, 5}, {0, 3, 5}}) {
+    const auto results =
+        outputs_and_gradients(kLinearCall, {at::zeros(shape), at::ones({4, 5}), at::ones({4})}, at::kFloat);
+    EXPECT_EQ(results[0].sizes(), at::IntArrayRef({shape[0], shape[1], 4}));
+    EXPECT_EQ(results[1].sizes(), at::IntArrayRef(shape));
+    EXPECT_TRUE(close(results[2], at::zeros({4, 5}), 0));
+    EXPECT_TRUE(close(results[3], at::zeros({4}), 0));
+    const torch::NoGradGuard no_grad;
+    EXPECT_EQ(ops::linear(at::zeros(shape), at::ones({4, 5})).sizes(), at::IntArrayRef({shape[0], shape[1], 4}));
+  }
+}
+
+TEST(Linear, BadShapes) {
+  EXPECT_EQ(message_of([] {
+              ops::linear(at::ones({2, 3}), at::ones({4, 5}));
+            }),
+            "[linear] x has shape [2, 3]; must have w's 5 columns");
+  EXPECT_EQ(message_of([] {
+              ops::linear(at::ones({2, 5}), at::ones({4, 5}), at::ones({5}));
+            }),
+            "[linear] bias must have 4 elements");
 }
 
 TEST(Products, NotANumberStays) {

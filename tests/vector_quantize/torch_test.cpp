@@ -1,7 +1,6 @@
 // Properties of the function itself; tests/nn/vq_test.cpp tests how a codebook learns with it.
 #include "ovq/ops/vector_quantize/torch.h"
 
-#include "ovq/ops/norm/torch.h"
 #include "tests/ops/tensor_checks.h"
 
 namespace ovq::ops::test {
@@ -11,7 +10,12 @@ constexpr QuantizerGradient kGradients[] = {QuantizerGradient::straight_through,
                                             QuantizerGradient::sf_diveq};
 
 struct Codebook {
-  Tensor z = l2_norm(at::randn({2, 30, 3}, kDouble)), codewords = l2_norm(at::randn({2, 7, 3}, kDouble), 1e-12);
+  Tensor z = unit({2, 30, 3}), codewords = unit({2, 7, 3});
+
+  static Tensor unit(at::IntArrayRef shape) {
+    const Tensor x = at::randn(shape, kDouble);
+    return x / x.norm(2, -1, true);
+  }
 };
 
 TEST(VectorQuantize, LayoutsAreInverse) {

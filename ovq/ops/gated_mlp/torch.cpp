@@ -1,15 +1,12 @@
 #include "ovq/ops/gated_mlp/torch.h"
 
 #include "ovq/base/error.h"
+#include "ovq/ops/gated_mlp/gate.h"
 #include "ovq/ops/norm/torch.h"
 #include "ovq/ops/products/torch.h"
 #include "ovq/ops/products/torch_stored.h"
-#include "ovq/ops/rows/kernel.h"
 #include "ovq/ops/rows/torch.h"
-#include "ovq/ops/torch/cpu_loops.h"
-#include "ovq/ops/torch/inputs.h"
 #include "ovq/ops/torch/once_differentiable.h"
-#include "ovq/ops/torch/pointwise.h"
 
 namespace ovq::ops {
 namespace {
@@ -19,31 +16,22 @@ using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
 constexpr const char* kGatedMlp = "gated_mlp";
-constexpr int64_t kGateBlock = 16;
-
 // [rows, 2 I] -> [rows, I]
 Tensor gated(const Tensor& gate_up) {
   RECORD_USER_SCOPE("ovq::gate_forward");
+  use_torch_threads();
   const int64_t rows = gate_up.size(0), width = gate_up.size(1) / 2;
   const Tensor a = at::empty({rows, width}, gate_up.options());
-  const auto& kernels = kernels::detail::row_kernels();
-  parallel_blocks(rows, kGateBlock, 4 * width, [&](int64_t begin, int64_t end) {
-    kernels.gate(gate_up.data_ptr<float>() + begin * 2 * width, end - begin, width,
-                 a.data_ptr<float>() + begin * width);
-  });
+  if (width > 0) kernels::gate_forward(span_of(gate_up), width, span_of(a));
   return a;
 }
 
 // d_a [rows, I] becomes a; -> d_gate_up
 Tensor gated_backward(const Tensor& gate_up, const Tensor& d_a) {
   RECORD_USER_SCOPE("ovq::gate_backward");
-  const int64_t rows = gate_up.size(0), width = gate_up.size(1) / 2;
+  use_torch_threads();
   const Tensor d_gate_up = at::empty(gate_up.sizes(), gate_up.options());
-  const auto& kernels = kernels::detail::row_kernels();
-  parallel_blocks(rows, kGateBlock, 8 * width, [&](int64_t begin, int64_t end) {
-    kernels.gate_backward(gate_up.data_ptr<float>() + begin * 2 * width, end - begin, width,
-                          d_a.data_ptr<float>() + begin * width, d_gate_up.data_ptr<float>() + begin * 2 * width);
-  });
+  if (d_a.size(1) > 0) kernels::gate_backward(span_of(gate_up), d_a.size(1), span_of(d_a), span_of(d_gate_up));
   return d_gate_up;
 }
 
@@ -51,9 +39,10 @@ class GatedMlpFunction : public OnceDifferentiable<GatedMlpFunction> {
  public:
   static constexpr const char* kOp = kGatedMlp;
 
-  static Tensor forward(AutogradContext* context, const Tensor& x_any, const c10::optional<Tensor>& norm_any,
+  // x [R, C]
+  static Tensor forward(AutogradContext* context, const Tensor& x, const c10::optional<Tensor>& norm_any,
                         const Tensor& gate, const Tensor& up, const Tensor& down, double eps, bool residual) {
-    const Tensor x = x_any.contiguous().view({-1, x_any.size(-1)}), norm = norm_any ? norm_any->contiguous() : Tensor();
+    const Tensor norm = norm_any.value_or(Tensor());
     NormedRows n{x, {}};
     if (norm.defined()) {
       RECORD_USER_SCOPE("ovq::rms_norm_forward");
@@ -67,15 +56,14 @@ class GatedMlpFunction : public OnceDifferentiable<GatedMlpFunction> {
     context->saved_data["residual"] = residual;
     context->saved_data["wants_gate_up"] = gate.requires_grad() || up.requires_grad();
     context->saved_data["wants_down"] = down.requires_grad();
-    return y.view(x_any.sizes());
+    return y;
   }
 
   static variable_list backward_once(AutogradContext* context, variable_list gradients) {
     const variable_list saved = context->get_saved_variables();
     const Tensor &x = saved[0], &norm = saved[1], &r = saved[2], &n = norm.defined() ? saved[3] : x;
     const Tensor &matrix = saved[4], &gate_up = saved[5], &down = saved[6];
-    const at::IntArrayRef sizes = gradients[0].sizes();
-    const Tensor d_y = gradients[0].contiguous().view(x.sizes());
+    const Tensor d_y = gradients[0].contiguous();
     const bool residual = context->saved_data["residual"].toBool();
     const Tensor a = rows_times(d_y, down);  // its gradient, until gated_backward
     const Tensor d_gate_up = gated_backward(gate_up, a);
@@ -94,18 +82,9 @@ class GatedMlpFunction : public OnceDifferentiable<GatedMlpFunction> {
     } else if (residual) {
       d_x.add_(d_y);
     }
-    return {d_x.view(sizes), d_norm, d_gate, d_up, d_down, Tensor(), Tensor()};
+    return {d_x, d_norm, d_gate, d_up, d_down, Tensor(), Tensor()};
   }
 };
-
-// Without gradients: nothing is kept, and no weight is copied.
-Tensor inferred_gated_mlp(const GatedMlpInputs& in) {
-  const Tensor x = in.x.contiguous().view({-1, in.x.size(-1)});
-  const Tensor n = in.norm.defined() ? norm_rows(x, in.norm.contiguous(), in.eps).y : x;
-  Tensor a = few_rows_gated(n, in.gate, in.up);
-  if (!a.defined()) a = gated(rows_times_stored(n, {in.gate, in.up}));
-  return rows_times_stored(a, {in.down}, in.residual ? x : Tensor()).view(in.x.sizes());
-}
 
 void check_inputs(const GatedMlpInputs& in) {
   check(in.x.dim() >= 1, kGatedMlp, "x has no dimensions; must have 1 at least");
@@ -122,23 +101,24 @@ void check_inputs(const GatedMlpInputs& in) {
 
 }  // namespace
 
-Tensor composed_gated_mlp(const GatedMlpInputs& in) {
-  const Tensor n = in.norm.defined() ? rms_norm(in.x, in.norm, in.eps) : in.x;
-  const auto linear = [&](const Tensor& from, const Tensor& weight) { return composed_linear(from, weight); };
-  const Tensor y = linear(ops::silu(linear(n, in.gate)) * linear(n, in.up), in.down);
-  return in.residual ? in.x + y : y;
-}
-
 Tensor gated_mlp(const GatedMlpInputs& in) {
   check_inputs(in);
   check_inference(kGatedMlp, in.x, {in.gate, in.up, in.down});
-  if (in.x.numel() > 0 && has_row_kernels({in.x, in.norm}) && has_stored_kernels({in.gate, in.up, in.down}) &&
-      !needs_gradient({in.x, in.norm, in.gate, in.up, in.down})) {
-    return inferred_gated_mlp(in);
+  const Tensor x = float_rows(kGatedMlp, "x", in.x).view({rows_of(in.x), in.x.size(-1)});
+  const Tensor norm = float_rows(kGatedMlp, "norm", in.norm);
+  Tensor y;
+  if (needs_gradient({x, norm, in.gate, in.up, in.down})) {
+    const auto weight = [](const Tensor& any) { return trained_weight(kGatedMlp, any); };
+    y = GatedMlpFunction::apply(x, norm.defined() ? c10::optional<Tensor>(norm) : c10::nullopt, weight(in.gate),
+                                weight(in.up), weight(in.down), in.eps, in.residual);
+  } else {  // nothing is kept, and no weight is copied
+    const auto weight = [](const Tensor& any) { return stored_weight(kGatedMlp, any); };
+    const Tensor n = norm.defined() ? norm_rows(x, norm, in.eps).y : x, gate = weight(in.gate), up = weight(in.up);
+    Tensor a = few_rows_gated(n, gate, up);
+    if (!a.defined()) a = gated(rows_times_stored(n, {gate, up}));
+    y = rows_times_stored(a, {weight(in.down)}, in.residual ? x : Tensor());
   }
-  if (in.x.numel() == 0 || !has_row_kernels({in.x, in.norm, in.gate, in.up, in.down})) return composed_gated_mlp(in);
-  return GatedMlpFunction::apply(in.x, in.norm.defined() ? c10::optional<Tensor>(in.norm) : c10::nullopt, in.gate,
-                                 in.up, in.down, in.eps, in.residual);
+  return y.view(in.x.sizes()).to(in.x.scalar_type());
 }
 
 }  // namespace ovq::ops

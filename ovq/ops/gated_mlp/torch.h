@@ -1,7 +1,8 @@
 // The gated MLP of a block, with the norm before it and the residual around it:
 //   y = x + W_down (silu(W_gate n) * W_up n),  n = rms_norm(x) w
-// Fused it is two matrix products forward, gate and up as one, and four backward, with one pass over memory between
-// two of them. For backward it keeps n, the norms and [W_gate n | W_up n].
+// Two matrix products forward, gate and up as one, and four backward, with one pass over memory between two of them.
+// For backward it keeps n, the norms and [W_gate n | W_up n]. float32, bfloat16 and half on the CPU, computed in
+// float32; without gradients the matrices may be bfloat16 where x is float32.
 #pragma once
 
 #include "ovq/ops/torch/torch.h"
@@ -19,8 +20,5 @@ struct GatedMlpInputs {
 
 // [..., C]
 at::Tensor gated_mlp(const GatedMlpInputs& inputs);
-
-// The same, of one op after the other.
-at::Tensor composed_gated_mlp(const GatedMlpInputs& inputs);
 
 }  // namespace ovq::ops

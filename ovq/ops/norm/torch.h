@@ -1,8 +1,5 @@
-// Normalisation over the last dimension.
-//   rms_norm(x) = x r w,  r = (mean(x^2) + eps)^(-1/2), the mean over all channels or over each of `groups` equal parts
-//   l2_norm(x)      = x r,    r = (sum(x^2) + eps)^(-1/2)
-// Backward keeps x (or y) and r: with y = x r and g = dy w, dx = r (g - y mean(g y)), dw = sum dy y; for l2_norm
-// dx = r (dy - y (y . dy)). Both are exact with the eps.
+// Normalisation over the last dimension, as tensor functions: ovq/ops/norm/norm.h has the formulas. float32, bfloat16
+// and half on the CPU; computed in float32. Backward keeps x (or y) and r.
 #pragma once
 
 #include "ovq/ops/torch/torch.h"
@@ -14,5 +11,19 @@ at::Tensor rms_norm(const at::Tensor& x, const at::Tensor& weight, double eps = 
 
 // x [..., C] -> [..., C], rows of norm one
 at::Tensor l2_norm(const at::Tensor& x, double eps = 1e-6);
+
+// Of float32 and contiguous tensors, outside of autograd, for ops that contain a norm. x [..., C]
+struct NormedRows {
+  at::Tensor y;  // as x
+  at::Tensor r;  // [rows, groups]
+};
+NormedRows norm_rows(const at::Tensor& x, const at::Tensor& weight, double eps, int64_t groups = 1);
+
+struct NormGradients {
+  at::Tensor d_x, d_weight;
+};
+// `add`, if defined, as x: added to d_x.
+NormGradients norm_rows_backward(const at::Tensor& d_y, const at::Tensor& x, const at::Tensor& weight,
+                                 const at::Tensor& r, const at::Tensor& add = {});
 
 }  // namespace ovq::ops

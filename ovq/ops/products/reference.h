@@ -1,4 +1,4 @@
-// Plain loops of a few rows times matrices: the twin of ovq/ops/products/matvec.h.
+// Plain loops of the products: the twins of ovq/ops/products/matvec.h and products.h.
 #pragma once
 
 #include <cmath>
@@ -32,6 +32,27 @@ Matrix<Scalar> matvec(const Matrix<Scalar>& x, const std::vector<Matrix<Scalar>>
     }
   }
   return a;
+}
+
+// a b + add; add [rows, columns] or empty
+template <class Scalar>
+Matrix<Scalar> product(const Matrix<Scalar>& a, const Matrix<Scalar>& b, const Matrix<Scalar>& add) {
+  Matrix<Scalar> c(a.rows, b.columns);
+  if (add.rows > 0) c = add;
+  for (int64_t row = 0; row < a.rows; ++row) {
+    for (int64_t k = 0; k < b.rows; ++k) add_scaled(c[row], a[row][k], b[k], b.columns);
+  }
+  return c;
+}
+
+// a^T b
+template <class Scalar>
+Matrix<Scalar> outer_product(const Matrix<Scalar>& a, const Matrix<Scalar>& b) {
+  Matrix<Scalar> c(a.columns, b.columns);
+  for (int64_t k = 0; k < a.rows; ++k) {
+    for (int64_t row = 0; row < a.columns; ++row) add_scaled(c[row], a[k][row], b[k], b.columns);
+  }
+  return c;
 }
 
 }  // namespace ovq::kernels::reference

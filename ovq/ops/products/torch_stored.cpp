@@ -6,13 +6,10 @@
 
 #include "ovq/base/error.h"
 #include "ovq/ops/products/matvec.h"
+#include "ovq/ops/products/products.h"
 #include "ovq/ops/products/torch.h"
-#include "ovq/ops/rows/kernel.h"
-#include "ovq/ops/torch/backend.h"
-#include "ovq/ops/torch/cpu_loops.h"
-#include "ovq/ops/torch/inputs.h"
+#include "ovq/ops/rows/torch.h"
 #include "ovq/ops/torch/once_differentiable.h"
-#include "ovq/ops/torch/torch_compat.h"
 
 namespace ovq::ops {
 namespace {
@@ -73,30 +70,18 @@ void multiply(const Tensor& x, const Tensor& weight, const Tensor& add, Tensor y
   const int64_t outputs = weight.size(0), depth = weight.size(1);
   const int64_t step = std::min(outputs, std::max<int64_t>(64, kWidenedElements / std::max<int64_t>(1, depth)));
   const Tensor wide = at::empty({step, depth}, x.options());
-  const auto& kernels = kernels::detail::row_kernels();
+  use_torch_threads();
   for (int64_t first = 0; first < outputs; first += step) {
     const int64_t count = std::min(step, outputs - first);
-    parallel_blocks(count, 16, depth, [&](int64_t begin, int64_t end) {
-      for (int64_t row = begin; row < end; ++row) {
-        kernels.widen(narrow_data(weight) + (first + row) * weight.stride(0), depth,
-                      wide.data_ptr<float>() + row * depth);
-      }
-    });
-    rows_times_transposed_into(x, wide.narrow(0, 0, count), add.defined() ? add.narrow(1, first, count) : add,
-                               y.narrow(1, first, count));
+    const Tensor block = wide.narrow(0, 0, count);
+    kernels::widen(narrow_data(weight) + first * weight.stride(0), count, depth, weight.stride(0), span_of(block));
+    rows_times_transposed_into(x, block, add.defined() ? add.narrow(1, first, count) : add, y.narrow(1, first, count));
   }
 }
 
-}  // namespace
-
 bool few_rows(int64_t rows) { return rows <= kernels::kFewRowsAtMost; }
 
-bool has_stored_kernels(at::TensorList weights) {
-  if (autocast_on_cpu() || resolved(Backend::automatic) == Backend::composed) return false;
-  return std::all_of(weights.begin(), weights.end(), [](const Tensor& w) {
-    return !w.defined() || (w.is_cpu() && (w.scalar_type() == at::kFloat || narrow(w)));
-  });
-}
+}  // namespace
 
 void check_inference(const char* op, const Tensor& x, at::TensorList weights) {
   if (x.scalar_type() == at::kBFloat16 || !std::any_of(weights.begin(), weights.end(), narrow)) return;
@@ -105,8 +90,15 @@ void check_inference(const char* op, const Tensor& x, at::TensorList weights) {
         "(torch.no_grad)");
 }
 
-Tensor widened(const Tensor& weight, const Tensor& x) {
-  return narrow(weight) && x.scalar_type() == at::kFloat ? weight.to(at::kFloat) : weight;
+Tensor stored_weight(const char* op, const Tensor& weight) {
+  if (weight.is_cpu() && (weight.scalar_type() == at::kFloat || narrow(weight))) return weight;
+  check_has_kernels(op, "weight", weight);
+  return weight.to(at::kFloat);
+}
+
+Tensor trained_weight(const char* op, const Tensor& weight) {
+  const Tensor stored = stored_weight(op, weight);
+  return narrow(stored) ? stored.to(at::kFloat) : stored;
 }
 
 Tensor rows_times_stored(const Tensor& x, at::TensorList weights, const Tensor& add) {

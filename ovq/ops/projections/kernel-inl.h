@@ -44,26 +44,36 @@ HWY_INLINE void add_product(const float* HWY_RESTRICT a, const float* HWY_RESTRI
   for (int64_t i = 0; i < n; ++i) to[i] += a[i] * b[i];
 }
 
-// to <- sum_j taps[j] row[t - count + 1 + j], without rows before the first one
+// The convolution's input at time t, which may be before the first token if there are rows of it.
+HWY_INLINE const float* input_row(const HeadRows& in, int64_t t) {
+  return t >= 0 ? in.y + t * in.y_stride : in.before + (in.taps_count - 1 + t) * in.before_stride;
+}
+
+// The first of the `taps_count` inputs of token t that there is, as their index.
+HWY_INLINE int64_t first_input(const HeadRows& in, int64_t t) {
+  const int64_t missing = in.taps_count - 1 - t;
+  return missing > 0 && in.before == nullptr ? missing : 0;
+}
+
+// to <- sum_j taps[j] row[t - count + 1 + j]
 HWY_INLINE void convolve_row(const HeadRows& in, int64_t t, float* HWY_RESTRICT to) {
   const int64_t n = in.channels, count = in.taps_count, first = t - count + 1;
-  const float* HWY_RESTRICT const y = in.y + first * in.y_stride;
   const float* HWY_RESTRICT const taps = in.taps;
   if (in.taps_bias != nullptr)
     copy_row(in.taps_bias, n, to);
   else
     set_row(0, n, to);
-  if (count == 4 && first >= 0) {
-    const float *HWY_RESTRICT const y1 = y + in.y_stride, *HWY_RESTRICT const y2 = y1 + in.y_stride,
-                                    *HWY_RESTRICT const y3 = y2 + in.y_stride;
+  const int64_t begin = first_input(in, t);
+  if (count == 4 && begin == 0) {
+    const float *HWY_RESTRICT const y = input_row(in, first), *HWY_RESTRICT const y1 = input_row(in, first + 1),
+                                    *HWY_RESTRICT const y2 = input_row(in, first + 2),
+                                    *HWY_RESTRICT const y3 = input_row(in, t);
     const float *HWY_RESTRICT const w1 = taps + in.taps_stride, *HWY_RESTRICT const w2 = w1 + in.taps_stride,
                                     *HWY_RESTRICT const w3 = w2 + in.taps_stride;
     for (int64_t i = 0; i < n; ++i) to[i] += taps[i] * y[i] + w1[i] * y1[i] + w2[i] * y2[i] + w3[i] * y3[i];
     return;
   }
-  for (int64_t j = first < 0 ? -first : 0; j < count; ++j) {
-    add_product(taps + j * in.taps_stride, y + j * in.y_stride, n, to);
-  }
+  for (int64_t j = begin; j < count; ++j) add_product(taps + j * in.taps_stride, input_row(in, first + j), n, to);
 }
 
 // s <- sigmoid(c), z <- c s
@@ -126,18 +136,18 @@ HWY_INLINE void rotate_row(const HeadRows& in, int64_t t, const float* HWY_RESTR
   }
 }
 
-inline void heads_entry(const HeadRows& in, float* scratch, float* out, int64_t out_stride) {
+inline void heads_entry(const HeadRows& in, float* scratch, float* out, int64_t out_stride, float* last) {
   const int64_t n = in.channels;
   float *const c = scratch, *const s = c + n, *const inverse = s + n, *const mixed = inverse + n;
   float* const z[2] = {mixed + n, mixed + 2 * n};
   const bool direct = in.shift == Shift::none && in.angles == nullptr && !stays(in);
-  const float* before = nullptr;
+  const float* before = in.row_before;
   for (int64_t t = 0; t < in.time; ++t) {
     float* const to = out + t * out_stride;
     fetch_row(in.y, in.y_stride, t + kFetchAhead, in.time, n);
     const float* const own = head_row(in, t, {c, s, direct ? to : z[t % 2], inverse});
     if (direct) continue;
-    if (t == 0) before = own;
+    if (before == nullptr) before = own;
     const float* row = in.shift == Shift::previous ? before : own;
     if (in.shift == Shift::mean) {
       float* const mean = in.angles != nullptr ? mixed : to;
@@ -150,7 +160,11 @@ inline void heads_entry(const HeadRows& in, float* scratch, float* out, int64_t 
       copy_row(row, n, to);
     before = own;
   }
+  if (last != nullptr) copy_row(before, n, last);
 }
+
+// Whether the shift has nothing before token t but its own row.
+HWY_INLINE bool starts(const HeadRows& in, int64_t t) { return t == 0 && in.row_before == nullptr; }
 
 // d_z of token t from the gradients g of the outputs at t and, if it exists, at t + 1.
 HWY_INLINE void shift_backward(const HeadRows& in, int64_t t, const float* HWY_RESTRICT g,
@@ -158,7 +172,7 @@ HWY_INLINE void shift_backward(const HeadRows& in, int64_t t, const float* HWY_R
   const int64_t n = in.channels;
   if (in.shift == Shift::none) return copy_row(g, n, d_z);
   const float share = in.shift == Shift::previous ? 1.0f : in.share;
-  const float own = t == 0 ? 1.0f : 1.0f - share;
+  const float own = starts(in, t) ? 1.0f : 1.0f - share;
   if (next == nullptr) {
     for (int64_t i = 0; i < n; ++i) d_z[i] = own * g[i];
   } else {
@@ -166,15 +180,24 @@ HWY_INLINE void shift_backward(const HeadRows& in, int64_t t, const float* HWY_R
   }
 }
 
+// d_y[t] <- sum_j taps[j] d_c[t + count - 1 - j], of the tokens there are; t may be before the first one
+HWY_INLINE void input_gradient(const HeadRows& in, int64_t t, const float* d_c, float* d_y) {
+  const int64_t n = in.channels, count = in.taps_count;
+  set_row(0, n, d_y);
+  for (int64_t later = t < 0 ? -t : 0; later < count && t + later < in.time; ++later) {
+    add_product(in.taps + (count - 1 - later) * in.taps_stride, d_c + (t + later) % count * n, n, d_y);
+  }
+}
+
 // piece[j] <- piece[j] + d_c[t] y[t - count + 1 + j], d_y[t] <- sum_j taps[j] d_c[t + count - 1 - j], with d_c of token
 // t at t % count.
 HWY_INLINE void convolve_row_backward(const HeadRows& in, int64_t t, const float* d_c, float* piece, float* d_y) {
-  const int64_t n = in.channels, count = in.taps_count, first = t - count + 1;
-  const float* HWY_RESTRICT const y = in.y + first * in.y_stride;
+  const int64_t n = in.channels, count = in.taps_count, first = t - count + 1, begin = first_input(in, t);
   const float* HWY_RESTRICT const own = d_c + t % count * n;
-  if (count == 4 && first >= 0 && t + 3 < in.time) {
-    const float *HWY_RESTRICT const y1 = y + in.y_stride, *HWY_RESTRICT const y2 = y1 + in.y_stride,
-                                    *HWY_RESTRICT const y3 = y2 + in.y_stride;
+  if (count == 4 && begin == 0 && t + 3 < in.time) {
+    const float *HWY_RESTRICT const y = input_row(in, first), *HWY_RESTRICT const y1 = input_row(in, first + 1),
+                                    *HWY_RESTRICT const y2 = input_row(in, first + 2),
+                                    *HWY_RESTRICT const y3 = input_row(in, t);
     const float *HWY_RESTRICT const w0 = in.taps, *HWY_RESTRICT const w1 = w0 + in.taps_stride,
                                     *HWY_RESTRICT const w2 = w1 + in.taps_stride,
                                     *HWY_RESTRICT const w3 = w2 + in.taps_stride;
@@ -194,11 +217,8 @@ HWY_INLINE void convolve_row_backward(const HeadRows& in, int64_t t, const float
     });
     return;
   }
-  for (int64_t j = first < 0 ? -first : 0; j < count; ++j) add_product(own, y + j * in.y_stride, n, piece + j * n);
-  set_row(0, n, d_y);
-  for (int64_t later = 0; later < count && t + later < in.time; ++later) {
-    add_product(in.taps + (count - 1 - later) * in.taps_stride, d_c + (t + later) % count * n, n, d_y);
-  }
+  for (int64_t j = begin; j < count; ++j) add_product(own, input_row(in, first + j), n, piece + j * n);
+  input_gradient(in, t, d_c, d_y);
 }
 
 inline void heads_backward_entry(const HeadRows& in, float* scratch, HeadRowsBackward& out) {
@@ -235,11 +255,15 @@ inline void heads_backward_entry(const HeadRows& in, float* scratch, HeadRowsBac
     }
     if (in.shift == Shift::mean) {
       if (next != nullptr) d_share += row_dot(next, z, n);
-      if (t > 0) d_share -= row_dot(own, z, n);
+      if (!starts(in, t)) d_share -= row_dot(own, z, n);
+      if (t == 0 && in.row_before != nullptr) d_share += row_dot(own, in.row_before, n);
     }
     float* const d_y = out.d_y + t * in.y_stride;
     float* HWY_RESTRICT const d = in.taps != nullptr ? d_c + t % count * n : d_y;
     shift_backward(in, t, own, next, d);
+    if (next == nullptr && out.d_last != nullptr) {
+      for (int64_t i = 0; i < n; ++i) d[i] += out.d_last[i];
+    }
     next = own;
     if (in.unit) {  // d <- (d - z (z . d)) / norm
       for (int64_t first = 0, head = 0; first < n; first += in.head_dim, ++head) {
@@ -258,6 +282,15 @@ inline void heads_backward_entry(const HeadRows& in, float* scratch, HeadRowsBac
     if (t % kRowsPerSum == 0) add_piece();
   }
   out.d_share = d_share;
+  if (out.d_row_before != nullptr) {
+    const float share = in.shift == Shift::previous ? 1.0f : in.share;
+    for (int64_t i = 0; i < n; ++i) out.d_row_before[i] = share * next[i];
+  }
+  if (out.d_before != nullptr) {
+    for (int64_t j = 0; j + 1 < count; ++j) {
+      input_gradient(in, j + 1 - count, d_c, out.d_before + j * out.d_before_stride);
+    }
+  }
 }
 
 }  // namespace HWY_NAMESPACE

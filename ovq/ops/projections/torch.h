@@ -1,6 +1,8 @@
 // What a mixer reads of x, as one op: [y_1 | y_2 | ...] = x [W_1; W_2; ...]^T + biases, one matrix product, and behind
 // it for each of its parts a short convolution, silu, norm one per head, the shift by a token and a rotation, each
-// optional, in this order, in one pass over memory. Backward keeps x and the product, and computes the rest again.
+// optional, in this order, in one pass over memory (ovq/ops/projections/projections.h has the formulas). Backward keeps
+// x and the product, and computes the rest again. float32, bfloat16 and half on the CPU, computed in float32; without
+// gradients the weights may be bfloat16 where x is float32.
 #pragma once
 
 #include <vector>
@@ -34,10 +36,14 @@ struct ProjectionsInputs {
 // -> [B, T, channels] of each part
 std::vector<at::Tensor> projections(const ProjectionsInputs& inputs);
 
-// The same, of one op after the other.
-std::vector<at::Tensor> composed_projections(const ProjectionsInputs& inputs);
+// What a part's convolution and shift need of the tokens before x, in float32.
+struct CarriedRows {
+  at::Tensor inputs;  // of the convolution, [B, width - 1, channels]; undefined: zeros
+  at::Tensor row;     // of the last token, before the shift, [B, 1, channels]; undefined: a sequence starts
+};
 
-// x [B, T, ...] one token later: its own first row at the start of each sequence.
-at::Tensor shifted_rows(const char* op, const at::Tensor& x, const c10::optional<at::Tensor>& cu_seqlens);
+// The same behind the tokens that `carried`, one per part, comes from; it becomes that behind x, in new tensors.
+// Differentiable through both. Not with packed sequences.
+std::vector<at::Tensor> projections(const ProjectionsInputs& inputs, std::vector<CarriedRows>& carried);
 
 }  // namespace ovq::ops

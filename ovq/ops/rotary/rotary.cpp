@@ -6,6 +6,49 @@
 #include <list>
 #include <mutex>
 
+#include "ovq/core/checks.h"
+#include "ovq/core/parallel.h"
+
+namespace ovq::kernels {
+namespace {
+
+constexpr const char* kRotary = "rotary";
+constexpr int64_t kRotaryBlock = 32;  // tokens a thread takes at a time
+
+}  // namespace
+
+void rotary_angles(int64_t first_position, int64_t count, int64_t dim, double base, std::span<float> angles) {
+  check(dim >= 2 && dim % 2 == 0, kRotary, "dim is ", dim, "; must be even");
+  check_size(kRotary, "angles", angles, count * dim);
+  const int64_t half = dim / 2;
+  const double step = -std::log(base) / static_cast<double>(half);
+  float* row = angles.data();
+  for (int64_t t = 0; t < count; ++t, row += dim) {
+    for (int64_t i = 0; i < half; ++i) {
+      const double angle = static_cast<double>(first_position + t) * std::exp(static_cast<double>(i) * step);
+      row[i] = static_cast<float>(std::cos(angle));
+      row[half + i] = static_cast<float>(std::sin(angle));
+    }
+  }
+}
+
+void rotary(const View<const float>& x, std::span<const float> angles, float direction, const View<float>& y) {
+  check(x.dim >= 2 && x.dim % 2 == 0, kRotary, "x has dim ", x.dim, "; must be even");
+  check_shape(kRotary, "x", x, x.batch, x.time, x.heads, x.dim);
+  check_shape(kRotary, "y", y, x.batch, x.time, x.heads, x.dim);
+  check_size(kRotary, "angles", angles, x.time * x.dim);
+  parallel_blocks(x.batch * x.time, kRotaryBlock, x.heads * x.dim, [&](int64_t begin, int64_t end) {
+    for (int64_t row = begin; row < end; ++row) {
+      const int64_t b = row / x.time, t = row % x.time;
+      for (int64_t h = 0; h < x.heads; ++h) {
+        detail::rotate(x.row(b, t, h), angles.data() + t * x.dim, x.dim, direction, y.row(b, t, h));
+      }
+    }
+  });
+}
+
+}  // namespace ovq::kernels
+
 namespace ovq::kernels::detail {
 namespace {
 

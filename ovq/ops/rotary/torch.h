@@ -1,4 +1,5 @@
-// Rotary position embedding: pairs (i, i + D/2) of a row at position p turn by the angle p base^(-2 i / D).
+// Rotary position embedding: pairs (i, i + D/2) of a row at position p turn by the angle p base^(-2 i / D). float32,
+// bfloat16 and half on the CPU, computed in float32.
 #pragma once
 
 #include "ovq/ops/torch/torch.h"
@@ -14,8 +15,8 @@ struct RotaryOptions {
 // x [B, T, H, D], D even -> [B, T, H, D]
 at::Tensor rotary(const at::Tensor& x, const RotaryOptions& options);
 
-// The same in two parts, for queries and keys at the same positions: cosines and sines [T, D], made of x's sizes alone,
-// and x turned by them.
+// The same in two parts, for queries and keys at the same positions: cosines and sines [T, D] in float32, made of x's
+// sizes alone, and x turned by them.
 at::Tensor rotary_table(const at::Tensor& x, const RotaryOptions& options);
 at::Tensor rotate(const at::Tensor& x, const at::Tensor& table);
 

@@ -8,10 +8,11 @@
 #include "hwy/highway.h"
 // clang-format on
 
+#include "ovq/ops/gated_mlp/kernel-inl.h"
+#include "ovq/ops/norm/kernel-inl.h"
 #include "ovq/ops/products/kernel-inl.h"
 #include "ovq/ops/products/matvec-inl.h"
 #include "ovq/ops/projections/kernel-inl.h"
-#include "ovq/ops/rows/rows-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace ovq::kernels::detail {
@@ -28,6 +29,7 @@ const RowKernels* row_kernels_of_target() {
       .widen = widen_entry,
       .norm = norm_entry,
       .norm_backward = norm_backward_entry,
+      .unit_backward = unit_backward_entry,
       .gate = gate_entry,
       .gate_backward = gate_backward_entry,
       .heads = heads_entry,

@@ -20,19 +20,24 @@ enum class Shift {
 
 namespace ovq::kernels::detail {
 
-// y = x r weight, r = (mean(x^2) + eps)^(-1/2)
+// y = x r weight, r = (sum(x^2) / divisor + eps)^(-1/2), of each row; rows take the rows of the weight in turn.
 struct NormRows {
-  const float* x = nullptr;  // [rows][width]
-  const float* weight = nullptr;
-  int64_t rows = 0, width = 0;
-  float eps = 0;
+  const float* x = nullptr;       // [rows][width]
+  const float* weight = nullptr;  // [groups][width]; nullptr: ones
+  int64_t rows = 0, width = 0, groups = 1;
+  float divisor = 1, eps = 0;
 };
 struct NormRowsBackward {
   const float* d_y = nullptr;
   const float* r = nullptr;
   const float* add = nullptr;  // [rows][width], added to d_x; nullptr: nothing
   float* d_x = nullptr;
-  float* d_weight = nullptr;  // [width], written
+  float* d_weight = nullptr;  // [groups][width], written
+};
+// Of rows of norm one
+struct UnitRowsBackward {
+  const float *d_y = nullptr, *y = nullptr, *r = nullptr;
+  int64_t rows = 0, width = 0;
 };
 
 // Steps applied to the projected rows of one sequence: a short convolution, silu, norm one per head, the shift, a
@@ -43,6 +48,11 @@ struct HeadRows {
   const float* taps = nullptr;  // [taps_count][channels], `taps_stride` apart, the token's own last; nullptr: none
   int64_t taps_stride = 0, taps_count = 0;
   const float* taps_bias = nullptr;  // [channels]; nullptr: zeros
+  // Of the tokens before the first one: rows of y, the latest last, [taps_count - 1][channels], `before_stride` apart
+  // (nullptr: zeros), and the row that the shift reads (nullptr: the first token's own).
+  const float* before = nullptr;
+  int64_t before_stride = 0;
+  const float* row_before = nullptr;
   bool silu = false;
   bool unit = false;
   float eps = 0;                  // of the norm
@@ -57,8 +67,12 @@ struct HeadRowsBackward {
   float* d_y = nullptr;     // as y
   float* d_taps = nullptr;  // [taps_count][channels] written, `d_taps_stride` apart; nullptr without taps
   int64_t d_taps_stride = 0;
-  float* d_taps_bias = nullptr;  // [channels] written; nullptr: not wanted
-  double d_share = 0;            // written
+  float* d_taps_bias = nullptr;   // [channels] written; nullptr: not wanted
+  double d_share = 0;             // written
+  const float* d_last = nullptr;  // of the last token's row before the shift; nullptr: zeros
+  float* d_before = nullptr;      // as before, written; nullptr: not wanted
+  int64_t d_before_stride = 0;
+  float* d_row_before = nullptr;  // [channels] written; nullptr: not wanted
 };
 
 // A matrix b[depth][columns] to be packed: element (k, column) is b[k * depth_stride + column * column_stride].
@@ -95,7 +109,7 @@ struct MatvecBlock {
 inline constexpr int64_t kOuterDepth = 128;  // rows of b packed at a time
 inline constexpr int64_t kWidestPanel = 64;  // maximum columns of a panel
 
-// The floats of scratch that the next two functions need.
+// The floats of scratch that `heads` and `heads_backward` need.
 int64_t head_rows_scratch(const HeadRows& in);
 
 struct RowKernels {
@@ -109,12 +123,14 @@ struct RowKernels {
   void (*matvec)(const MatvecBlock& in, float* y, int64_t y_stride);
   void (*widen)(const Bfloat16* from, int64_t count, float* to);
   void (*norm)(const NormRows& in, float* y, float* r);
-  void (*norm_backward)(const NormRows& in, const NormRowsBackward& out);
+  void (*norm_backward)(const NormRows& in, const NormRowsBackward& out);  // needs a weight
+  void (*unit_backward)(const UnitRowsBackward& in, float* d_x);
   // a = silu(gate) * up, with the rows [gate | up] of 2 * width
   void (*gate)(const float* gate_up, int64_t rows, int64_t width, float* a);
   // d_a is replaced by a.
   void (*gate_backward)(const float* gate_up, int64_t rows, int64_t width, float* d_a, float* d_gate_up);
-  void (*heads)(const HeadRows& in, float* scratch, float* out, int64_t out_stride);
+  // last: the last token's row before the shift; nullptr: not wanted
+  void (*heads)(const HeadRows& in, float* scratch, float* out, int64_t out_stride, float* last);
   void (*heads_backward)(const HeadRows& in, float* scratch, HeadRowsBackward& out);
 };
 

@@ -1,27 +1,27 @@
-// When the fused loops over rows (ovq/ops/rows/kernel.h) run, and the norms among them.
+// What the ops on rows do with their tensors before the kernels see them.
 #pragma once
 
-#include <ATen/ATen.h>
+#include <algorithm>
 
-#include <initializer_list>
+#include "ovq/ops/torch/inputs.h"
+#include "ovq/ops/torch/tensor_view.h"
 
 namespace ovq::ops {
 
-// Float32 on the CPU, all of them (undefined ones do not count), and neither autocast nor a backend is in the way.
-bool has_row_kernels(at::TensorList tensors);
+// x in float32, which the kernels take: x itself if it is so already. An undefined one stays undefined.
+// std::invalid_argument if there are no kernels for it.
+inline at::Tensor as_float(const char* op, const char* name, const at::Tensor& x) {
+  if (!x.defined() || (x.scalar_type() == at::kFloat && x.is_cpu())) return x;
+  check_has_kernels(op, name, x);
+  return x.to(at::kFloat);
+}
 
-struct NormedRows {
-  at::Tensor y;  // as x
-  at::Tensor r;  // [rows]
-};
-// x [..., C] contiguous
-NormedRows norm_rows(const at::Tensor& x, const at::Tensor& weight, double eps);
+// The same, contiguous.
+inline at::Tensor float_rows(const char* op, const char* name, const at::Tensor& x) {
+  return x.defined() ? as_float(op, name, x).contiguous() : x;
+}
 
-struct NormGradients {
-  at::Tensor d_x, d_weight;
-};
-// `add`, if defined, as x: added to d_x.
-NormGradients norm_rows_backward(const at::Tensor& d_y, const at::Tensor& x, const at::Tensor& weight,
-                                 const at::Tensor& r, const at::Tensor& add);
+// The number of x's rows [..., C].
+inline int64_t rows_of(const at::Tensor& x) { return x.numel() / std::max<int64_t>(1, x.size(-1)); }
 
 }  // namespace ovq::ops
