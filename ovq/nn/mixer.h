@@ -1,8 +1,6 @@
 // What every sequence mixer has in common: one interface for training, prefill in pieces and decode.
 #pragma once
 
-#include <c10/util/SmallVector.h>
-
 #include <map>
 #include <sstream>
 #include <string>
@@ -84,8 +82,6 @@ class Mixer : public torch::nn::Module {
   // std::invalid_argument unless `state` is one of this mixer's, for so many sequences, or of an empty
   // context.
   void check_state(const MixerState& state, int64_t batch) const;
-  // forward for callers that have checked x and the states of all their mixers before the first of them moves on.
-  Tensor forward_checked(const Tensor& x, MixerState& state);
 
   // Bytes of the state of one sequence that a pass over `tokens` tokens without gradients leaves. Token by
   // token the state has other room to grow in: at most a quarter more.

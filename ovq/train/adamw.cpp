@@ -6,7 +6,7 @@
 #include <tuple>
 
 #include "ovq/base/error.h"
-#include "ovq/ops/torch/cpu_loops.h"
+#include "ovq/core/parallel.h"
 #include "ovq/train/adamw_update.h"
 
 namespace ovq::train {

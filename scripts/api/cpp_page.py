@@ -23,8 +23,7 @@ SECTIONS = [
         "Namespace and target `ovq::ops`: functions of torch tensors with autograd.",
         """ops/ovq_attention/torch ops/ovq_attention/torch_state ops/attention/torch ops/gated_delta_rule/torch
         ops/linear_attention/torch ops/ssd/torch ops/mesa/torch ops/recurrence/torch ops/short_convolution/torch
-        ops/norm/torch ops/rotary/torch ops/vector_quantize/torch ops/vq_linear_attention/torch ops/gated_mlp/torch
-        ops/torch/backend""",
+        ops/norm/torch ops/rotary/torch ops/vector_quantize/torch ops/vq_linear_attention/torch ops/gated_mlp/torch""",
     ),
     (
         "Layers",
@@ -41,9 +40,9 @@ SECTIONS = [
 ]
 # What the library's own files share through public headers.
 INTERNAL = {
-    *"enum_names list_fields OvqHead OvqSequence StateRollback StateLayout torch_dtype".split(),
-    *"own_kernel set_plain views_of options_of parallel_for fingerprint inside_backward by_head by_token".split(),
-    *"check_ssd gather_rows backend_from resolved rotate_composed RecurrentOptions recurrent_options".split(),
+    *"enum_names list_fields OvqHead OvqSequence StateLayout torch_dtype".split(),
+    *"own_kernel views_of options_of parallel_for fingerprint inside_backward by_head by_token".split(),
+    *"check_ssd gather_rows RecurrentOptions recurrent_options".split(),
     *"named_tensors assign_tensors PackedState pack StateOf set_state_of check_state_of unpack describe_mixer".split(),
     *"NamedTensors save_tensors LoadedTensors load_tensors identity start_statistics kernel plain".split(),
 }

@@ -7,6 +7,7 @@
 #include "ovq/base/error.h"
 #include "ovq/ops/norm/norm.h"
 #include "ovq/ops/rows/torch.h"
+#include "ovq/ops/torch/arguments.h"
 #include "ovq/ops/torch/dispatched.h"
 #include "ovq/ops/torch/once_differentiable.h"
 
@@ -134,7 +135,23 @@ Tensor l2_norm(const Tensor& x, double eps) {
   return std::get<0>(l2_norm_forward(rows, eps)).to(x.scalar_type());
 }
 
+namespace {
+
+Tensor rms_norm_op(const Tensor& x, const Tensor& weight, double eps, int64_t groups) {
+  check_arguments(kRmsNorm, {{"x", x}, {"weight", weight}});
+  return rms_norm(x, weight, eps, groups);
+}
+
+Tensor l2_norm_op(const Tensor& x, double eps) {
+  check_arguments(kL2Norm, {{"x", x}});
+  return l2_norm(x, eps);
+}
+
+}  // namespace
+
 TORCH_LIBRARY_FRAGMENT(ovq, library) {
+  library.def("rms_norm(Tensor x, Tensor weight, float eps=1e-06, int groups=1) -> Tensor", rms_norm_op);
+  library.def("l2_norm(Tensor x, float eps=1e-06) -> Tensor", l2_norm_op);
   const auto on_cpu = [&](const char* schema, auto* function) {
     library.def(schema, torch::dispatch(c10::DispatchKey::CPU, function));
   };

@@ -7,6 +7,7 @@
 #include "ovq/base/error.h"
 #include "ovq/ops/rotary/rotary.h"
 #include "ovq/ops/rows/torch.h"
+#include "ovq/ops/torch/arguments.h"
 #include "ovq/ops/torch/dispatched.h"
 #include "ovq/ops/torch/once_differentiable.h"
 #include "ovq/ops/torch/packed.h"
@@ -77,6 +78,12 @@ Tensor rotary_angles(const Tensor& x, double base, int64_t first_position, const
   return rotary_table(x, {.base = base, .first_position = first_position, .cu_seqlens = cu_seqlens});
 }
 
+Tensor rotary_op(const Tensor& x, double base, int64_t first_position, const c10::optional<Tensor>& cu_seqlens) {
+  check_arguments(kRotary, {{"x", x}});
+  check(base > 0, kRotary, "base is ", base, "; must be positive");
+  return rotary(x, {.base = base, .first_position = first_position, .cu_seqlens = cu_seqlens});
+}
+
 }  // namespace
 
 Tensor rotary_table(const Tensor& x, const RotaryOptions& options) {
@@ -108,13 +115,9 @@ Tensor rotate(const Tensor& x, const Tensor& table) {
   return rotated(rows, table, 1.0).to(x.scalar_type());
 }
 
-Tensor rotate_composed(const Tensor& x, int64_t first_position, double base) {
-  const Tensor positions = at::arange(first_position, first_position + x.size(-2), at::kDouble);
-  const auto halves = x.chunk(2, -1), angles = table_of(positions, x.size(-1), base).to(x.options()).chunk(2, -1);
-  return at::cat({halves[0] * angles[0] - halves[1] * angles[1], halves[0] * angles[1] + halves[1] * angles[0]}, -1);
-}
-
 TORCH_LIBRARY_FRAGMENT(ovq, library) {
+  library.def("rotary(Tensor x, float base=10000., int first_position=0, Tensor? cu_seqlens=None) -> Tensor",
+              rotary_op);
   library.def("rotary_angles(Tensor x, float base, int first_position, Tensor? cu_seqlens) -> Tensor",
               torch::dispatch(c10::DispatchKey::CompositeExplicitAutograd, rotary_angles));
   library.def("rotated(Tensor x, Tensor table, float direction) -> Tensor",

@@ -20,7 +20,4 @@ at::Tensor rotary(const at::Tensor& x, const RotaryOptions& options);
 at::Tensor rotary_table(const at::Tensor& x, const RotaryOptions& options);
 at::Tensor rotate(const at::Tensor& x, const at::Tensor& table);
 
-// Composed of ATen calls, for rows x [..., T, D] at positions first ... first + T - 1.
-at::Tensor rotate_composed(const at::Tensor& x, int64_t first_position, double base);
-
 }  // namespace ovq::ops

@@ -123,7 +123,6 @@ Tensor attention(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor
 void refuse_vmap(const c10::OperatorHandle& op, Stack*) {
   std::string name = op.operator_name().name;
   name = name.substr(name.find("::") + 2);
-  if (name == "short_convolution_with_state") name = "short_convolution";
   TORCH_CHECK_NOT_IMPLEMENTED(false, "[", name,
                               "] does not go with torch.func.vmap; fold the mapped dimension into the batch: "
                               "x.flatten(0, 1) before the op, unflatten after it");
@@ -132,9 +131,8 @@ void refuse_vmap(const c10::OperatorHandle& op, Stack*) {
 }  // namespace
 
 TORCH_LIBRARY_IMPL(ovq, FuncTorchBatched, library) {
-  for (const char* op :
-       {"attention", "ovq_attention", "gated_delta_rule", "linear_attention", "ssd", "mesa", "short_convolution",
-        "short_convolution_with_state", "rms_norm", "l2_norm", "rotary", "vector_quantize"}) {
+  for (const char* op : {"attention", "ovq_attention", "gated_delta_rule", "linear_attention", "ssd", "mesa",
+                         "short_convolution", "rms_norm", "l2_norm", "rotary", "vector_quantize"}) {
     library.impl(op, torch::CppFunction::makeFromBoxedFunction<&refuse_vmap>());
   }
 }
