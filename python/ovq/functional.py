@@ -39,7 +39,6 @@ def ovq_attention(
     return_state: bool = False,
     state_dtype: Optional[torch.dtype] = None,
     backend: Optional[str] = None,
-    trial: Optional[str] = None,
 ) -> Union[Tensor, Tuple[Tensor, States]]:
     """Attention to a dictionary learned while the sequence streams by, and to the current chunk as it is.
 
@@ -72,7 +71,6 @@ def ovq_attention(
             A state that is continued keeps its dtype.
         backend: "fused", "composed" (of torch calls) or "auto", fused where there are kernels. The environment variable
             OVQ_FORCE_REFERENCE=1 makes composed the default.
-        trial ("none"): a variation that is not in the paper and has no kernel: "two-nearest", "log-size".
 
     Returns:
         o [B, T, Hq, dv] in q's dtype, or (o, state) with return_state; with cu_seqlens, state is a list.
@@ -97,7 +95,6 @@ def ovq_attention(
         states = _state_list("ovq_attention", state, cu_seqlens)
         _check_options(states, given)
         _check_dtype(states, state_dtype)
-        _check_trial(states, trial)
         handles = [s._handle for s in states]
         o, handles = call(
             "ovq_attention_continue",
@@ -111,12 +108,12 @@ def ovq_attention(
         )
     else:
         arguments = [given.get(name, default) for name, default in OPTIONS.items()]
-        arguments += [cu_seqlens, weights, backend, "none" if trial is None else trial]
+        more = dict(cu_seqlens=cu_seqlens, weights=weights, backend=backend)
         if not return_state:
             if state_dtype is not None:
                 raise ValueError("[ovq_attention] state_dtype is given; there is no state without return_state")
-            return call("ovq_attention", *inputs, *arguments)
-        o, handles = call("ovq_attention_start", *inputs, *arguments, dtype, op="ovq_attention")
+            return call("ovq_attention", *inputs, *arguments, **more)
+        o, handles = call("ovq_attention_start", *inputs, *arguments, **more, state_dtype=dtype, op="ovq_attention")
     if not return_state:
         return o
     return o, State(handles[0]) if cu_seqlens is None else [State(handle) for handle in handles]
@@ -211,12 +208,6 @@ def _check_dtype(states: List[State], dtype: Optional[torch.dtype]) -> None:
             raise ValueError(
                 f"[ovq_attention] state_dtype is {dtype}; the state is stored as {state.dtype}: convert it with State.to"
             )
-
-
-def _check_trial(states: List[State], trial: Optional[str]) -> None:
-    for state in states if trial is not None else ():
-        if trial != state.trial:
-            raise ValueError(f"[ovq_attention] trial is {trial!r}; the state was made with {state.trial!r}")
 
 
 def _single(value: Any) -> Any:

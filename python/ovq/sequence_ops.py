@@ -29,7 +29,6 @@ def gated_delta_rule(
     initial_state: Optional[Tensor] = None,
     return_state: bool = False,
     cu_seqlens: Optional[Tensor] = None,
-    chunk: int = 64,
 ) -> OutputAndState:
     """The gated delta rule (arXiv 2412.06464): a memory S of key-value pairs that is corrected, and that decays.
 
@@ -42,12 +41,11 @@ def gated_delta_rule(
         initial_state: S before the first token, [B, H, dk, dv]; None: zeros.
         return_state: also return S after the last token.
         cu_seqlens: [sequences + 1]: packed sequences.
-        chunk: tokens that are computed together; it does not change the result.
 
     Returns:
         o [B, T, H, dv] in q's dtype, or (o, state).
     """
-    result = call("gated_delta_rule", q, k, v, g, beta, initial_state, return_state, cu_seqlens, chunk)
+    result = call("gated_delta_rule", q, k, v, g, beta, initial_state, return_state, cu_seqlens)
     return result if return_state else result[0]
 
 
@@ -61,7 +59,6 @@ def linear_attention(
     initial_state: Optional[Tensor] = None,
     return_state: bool = False,
     cu_seqlens: Optional[Tensor] = None,
-    chunk: int = 64,
 ) -> OutputAndState:
     """Linear attention, with or without a decay per token.
 
@@ -74,12 +71,11 @@ def linear_attention(
         initial_state: S before the first token, [B, H, dk, dv]; None: zeros.
         return_state: also return S after the last token.
         cu_seqlens: [sequences + 1]: packed sequences.
-        chunk: tokens that are computed together; it does not change the result.
 
     Returns:
         o [B, T, H, dv] in q's dtype, or (o, state).
     """
-    result = call("linear_attention", q, k, v, g, scale, initial_state, return_state, cu_seqlens, chunk)
+    result = call("linear_attention", q, k, v, g, scale, initial_state, return_state, cu_seqlens)
     return result if return_state else result[0]
 
 
@@ -94,7 +90,6 @@ def ssd(
     initial_state: Optional[Tensor] = None,
     return_state: bool = False,
     cu_seqlens: Optional[Tensor] = None,
-    chunk: int = 64,
 ) -> OutputAndState:
     """The recurrence of Mamba-2 (arXiv 2405.21060), the state space dual.
 
@@ -107,12 +102,11 @@ def ssd(
         initial_state: S before the first token, [B, H, N, P]; None: zeros.
         return_state: also return S after the last token.
         cu_seqlens: [sequences + 1]: packed sequences.
-        chunk: tokens that are computed together; it does not change the result.
 
     Returns:
         o [B, T, H, P] in x's dtype, or (o, state).
     """
-    result = call("ssd", x, dt, a, b, c, d, initial_state, return_state, cu_seqlens, chunk)
+    result = call("ssd", x, dt, a, b, c, d, initial_state, return_state, cu_seqlens)
     return result if return_state else result[0]
 
 
@@ -127,7 +121,6 @@ def mesa(
     initial_state: Optional[Tensor] = None,
     return_state: bool = False,
     cu_seqlens: Optional[Tensor] = None,
-    chunk: int = 64,
     iterations: int = 30,
 ) -> OutputAndState:
     """The recurrence of MesaNet (arXiv 2506.05233): the best linear map of all keys to their values, at each token.
@@ -142,13 +135,12 @@ def mesa(
         initial_state: [H | G] before the first token, [B, H, dk, dk + dv]; None: zeros.
         return_state: also return [H | G] after the last token.
         cu_seqlens: [sequences + 1]: packed sequences.
-        chunk: tokens that are computed together; it does not change the result.
         iterations: of conjugate gradients, at most. Second derivatives and forward mode (composed path) solve exactly.
 
     Returns:
         o [B, T, H, dv] in q's dtype, or (o, state).
     """
-    result = call("mesa", q, k, v, g, beta, lambda_, initial_state, return_state, cu_seqlens, chunk, iterations)
+    result = call("mesa", q, k, v, g, beta, lambda_, initial_state, return_state, cu_seqlens, iterations=iterations)
     return result if return_state else result[0]
 
 

@@ -107,11 +107,6 @@ class State(Memory):
         values = json.loads(self._handle.options())
         return {name: None if name == "rate" and not values[name] else values[name] for name in OPTIONS}
 
-    @property
-    def trial(self) -> str:
-        """The variation that it was made with, `ovq_attention`'s `trial`."""
-        return self._handle.trial()
-
     def detach(self) -> "State":
         """The same contents outside of the autograd graph; memory is shared until a step changes one of them."""
         return State(self._handle.detach())

@@ -18,6 +18,9 @@ OPTIONS = {
     "mixed": dict(growth="linear", total_tokens=64, new_centroids="random", rate=0.25, normalize=True),
 }
 
+# What configurations have without effect, and no layer in Python has.
+WITHOUT_EFFECT = {"ovq": {"trial"}, **dict.fromkeys(("gdn", "mamba2", "mesa", "linear"), {"chunk"})}
+
 
 @contextmanager
 def plain_path():

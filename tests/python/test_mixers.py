@@ -21,10 +21,10 @@ MIXERS = {
     "ovq weighted": (ovq.OVQAttention, dict(heads=2, chunk=4, centroids=6, value_shift=True, weighted_writes=True)),
     "vq": (ovq.VQAttention, dict(heads=2, codewords=5, chunk=4)),
     "vq ema": (ovq.VQAttention, dict(heads=2, codewords=5, chunk=4, form="linear", training="ema", commitment=0.1)),
-    "gdn": (ovq.GatedDeltaNet, dict(heads=2, key_dim=4, value_dim=8, chunk=8)),
-    "mamba2": (ovq.Mamba2, dict(head_dim=4, state=4, groups=2, chunk=8)),
-    "mesa": (ovq.MesaNet, dict(heads=2, key_dim=4, value_dim=8, chunk=8)),
-    "linear": (ovq.LinearAttention, dict(heads=2, key_dim=4, value_dim=8, chunk=8)),
+    "gdn": (ovq.GatedDeltaNet, dict(heads=2, key_dim=4, value_dim=8)),
+    "mamba2": (ovq.Mamba2, dict(head_dim=4, state=4, groups=2)),
+    "mesa": (ovq.MesaNet, dict(heads=2, key_dim=4, value_dim=8)),
+    "linear": (ovq.LinearAttention, dict(heads=2, key_dim=4, value_dim=8)),
 }
 every_mixer = pytest.mark.parametrize("name", MIXERS)
 
@@ -258,7 +258,7 @@ BAD = {
     "heads is 0; must be an integer of at least 1": lambda: ovq.GatedDeltaNet(8, 0),
     "heads is 3; must divide width 8": lambda: ovq.Attention(8, 3),
     "kv_heads is 3; must divide heads 4": lambda: ovq.VQAttention(8, 4, kv_heads=3),
-    "chunk is 2.5; must be an integer": lambda: ovq.MesaNet(8, 2, chunk=2.5),
+    "iterations is 2.5; must be an integer": lambda: ovq.MesaNet(8, 2, iterations=2.5),
     'form is "cubic"; must be one of "quadratic", "linear"': lambda: ovq.VQAttention(8, 2, form="cubic"),
     "even": lambda: ovq.OVQAttention(8, 2, head_dim=3, rope=True),
     "width is 0": lambda: ovq.Mamba2(0),

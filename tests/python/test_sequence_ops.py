@@ -112,7 +112,7 @@ OPS = {
         },
     ),
     "short_convolution": (
-        lambda *x, chunk=None, **options: ovq.short_convolution(*x, **options),
+        lambda *x, **options: ovq.short_convolution(*x, **options),
         convolution_in_torch,
         {"x": ("B", "T", 5), "weight": (5, WIDTH), "bias": (5,), "state": ("S", WIDTH - 1, 5)},
     ),
@@ -137,7 +137,7 @@ def loss_of(*outputs):
 def test_against_tokens(name, time):
     op, in_torch, shapes = OPS[name]
     inputs = make(shapes, time=time)
-    o, state = op(*inputs[:-1], initial_state=inputs[-1], return_state=True, chunk=8)
+    o, state = op(*inputs[:-1], initial_state=inputs[-1], return_state=True)
     expected, expected_state = in_torch(*inputs)
     assert_near(o, expected, 1e-10)
     assert_near(state, expected_state, 1e-10)
@@ -146,7 +146,7 @@ def test_against_tokens(name, time):
         torch.autograd.grad(loss_of(expected, expected_state), inputs),
         1e-8,
     )
-    without = op(*inputs[:-1], chunk=8)
+    without = op(*inputs[:-1])
     assert_near(without, in_torch(*inputs[:-1], torch.zeros_like(inputs[-1]))[0], 1e-10)
 
 
@@ -155,11 +155,11 @@ def test_gradcheck(name):
     op, _, shapes = OPS[name]
 
     def both(*x):
-        return op(*x[:-1], initial_state=x[-1], return_state=True, chunk=2)
+        return op(*x[:-1], initial_state=x[-1], return_state=True)
 
     if name == "mesa":  # its state is symmetric; steps that are not would count twice
         shapes = {key: shape for key, shape in shapes.items() if key != "state"}
-        assert torch.autograd.gradcheck(lambda *x: op(*x, chunk=2), make(shapes, batch=1, time=5))
+        assert torch.autograd.gradcheck(lambda *x: op(*x), make(shapes, batch=1, time=5))
     else:
         assert torch.autograd.gradcheck(both, make(shapes, batch=1, time=5))
 
@@ -170,12 +170,12 @@ def test_pieces_are_one_pass(name, gradients):
     op, _, shapes = OPS[name]
     inputs = make(shapes)
     with torch.set_grad_enabled(gradients):
-        whole, last = op(*inputs[:-1], initial_state=inputs[-1], return_state=True, chunk=8)
+        whole, last = op(*inputs[:-1], initial_state=inputs[-1], return_state=True)
         state, outputs = inputs[-1], []
         before = state.detach().clone()
         for begin, end in ((0, 1), (1, 2), (2, 13), (13, 13), (13, TIME)):
             kept = state.detach().clone()
-            o, after = op(*cut(shapes, inputs, begin, end), initial_state=state, return_state=True, chunk=8)
+            o, after = op(*cut(shapes, inputs, begin, end), initial_state=state, return_state=True)
             assert torch.equal(state, kept)  # what was given stays
             outputs.append(o)
             state = after
@@ -192,16 +192,16 @@ def test_packed_sequences(name, gradients):
     offsets = torch.tensor(bounds)
     inputs = make(shapes, batch=1, states=4)
     with torch.set_grad_enabled(gradients):
-        packed = op(*inputs[:-1], cu_seqlens=offsets, chunk=8)
-        o, states = op(*inputs[:-1], initial_state=inputs[-1], return_state=True, cu_seqlens=offsets, chunk=8)
-        _, from_zeros = op(*inputs[:-1], return_state=True, cu_seqlens=offsets, chunk=8)
+        packed = op(*inputs[:-1], cu_seqlens=offsets)
+        o, states = op(*inputs[:-1], initial_state=inputs[-1], return_state=True, cu_seqlens=offsets)
+        _, from_zeros = op(*inputs[:-1], return_state=True, cu_seqlens=offsets)
         assert states.shape == inputs[-1].shape
         for i, (begin, end) in enumerate(zip(bounds, bounds[1:])):
             part = cut(shapes, inputs, begin, end)
-            alone, state = op(*part, return_state=True, chunk=8)
+            alone, state = op(*part, return_state=True)
             assert_near(packed[:, begin:end], alone, 1e-10)
             assert_near(from_zeros[i : i + 1], state, 1e-10)
-            alone, state = op(*part, initial_state=inputs[-1][i : i + 1], return_state=True, chunk=8)
+            alone, state = op(*part, initial_state=inputs[-1][i : i + 1], return_state=True)
             assert_near(o[:, begin:end], alone, 1e-10)
             assert_near(states[i : i + 1], state, 1e-10)
 
@@ -248,9 +248,6 @@ def test_bad_input_is_named(name):
         op(*cut(shapes, [x[:1] if t else x for x, t in zip(inputs, along_time(shapes))], 0, 4), cu_seqlens=torch.tensor([0.0, 4.0]))
     with pytest.raises(ValueError, match=tag + "cu_seqlens"):
         op(*(x[:1] if t else x for x, t in zip(inputs, along_time(shapes))), cu_seqlens=torch.tensor([0, 4]))
-    if name != "short_convolution":
-        with pytest.raises(ValueError, match=tag + "chunk is 0; must be at least 1"):
-            op(*inputs[:-1], chunk=0)
 
 
 def test_dtypes_must_agree():

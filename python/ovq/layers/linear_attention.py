@@ -22,7 +22,6 @@ class LinearAttention(RecurrentMixer):
         key_dim (128): numbers per head of queries and keys.
         value_dim (128): numbers per head of values.
         conv_width (4): taps of the short convolutions.
-        chunk (64): tokens computed at a time; a matter of speed only.
     """
 
     kind = "linear"
@@ -35,13 +34,10 @@ class LinearAttention(RecurrentMixer):
         key_dim: int = 128,
         value_dim: int = 128,
         conv_width: int = 4,
-        chunk: int = 64,
         device: Any = None,
         dtype: Optional[torch.dtype] = None,
     ) -> None:
-        super().__init__(
-            dim, heads=heads, key_dim=key_dim, value_dim=value_dim, conv_width=conv_width, chunk=chunk
-        )
+        super().__init__(dim, heads=heads, key_dim=key_dim, value_dim=value_dim, conv_width=conv_width)
         self.add_query_key_convolutions()
         self.add_value_convolution()
         self.add_output()
@@ -51,4 +47,4 @@ class LinearAttention(RecurrentMixer):
         self, x: Tensor, state: Optional[MixerState], cu_seqlens: Optional[Tensor], in_place: bool = False
     ) -> Mixed:
         q, k, v = self.query_key_value(x, state, cu_seqlens)
-        return recur(linear_attention, q, k, v, state=state, cu_seqlens=cu_seqlens, chunk=self.chunk), None
+        return recur(linear_attention, q, k, v, state=state, cu_seqlens=cu_seqlens), None

@@ -24,7 +24,7 @@ class RecurrentMixer(Mixer):
         super().__init__(dim, **options)
         self.heads = self.options["heads"]
         self.key_dim, self.value_dim = self.options["key_dim"], self.options["value_dim"]
-        self.conv_width, self.chunk = self.options["conv_width"], self.options["chunk"]
+        self.conv_width = self.options["conv_width"]
         self.q_proj = Projection(dim, self.heads * self.key_dim)
         self.k_proj = Projection(dim, self.heads * self.key_dim)
         self.v_proj = Projection(dim, self.heads * self.value_dim)
