@@ -109,24 +109,3 @@ def test_unknown_ones_are_refused():
         ovq.ovq_attention(*make_inputs(time=4), normalise=True)
     with pytest.raises(TypeError, match="unexpected keyword argument 'normalise'"):
         ovq.OVQAttention(8, 1, normalise=True)
-
-
-def test_backends():
-    inputs = make_inputs(time=20)
-    fused = ovq.ovq_attention(*inputs, chunk=8, backend="fused")
-    composed, state = ovq.ovq_attention(*inputs, chunk=8, backend="composed", return_state=True)
-    assert not state.fused
-    torch.testing.assert_close(fused, composed, rtol=1e-5, atol=1e-5)
-    torch.testing.assert_close(
-        ovq.attention(*inputs, backend="fused"), ovq.attention(*inputs, backend="composed"), rtol=1e-5, atol=1e-5
-    )
-    with pytest.raises(ValueError, match="backend is 'fast'; must be auto, fused or composed"):
-        ovq.attention(*inputs, backend="fast")
-    with pytest.raises(ValueError, match="backend is 'fused'; q is Double on cpu"):
-        ovq.ovq_attention(*make_inputs(time=4, dtype=torch.float64), backend="fused")
-    with pytest.raises(ValueError, match="made by the plain path"):
-        ovq.ovq_attention(*inputs, state=state)
-    # A step takes the path of its state.
-    more = make_inputs(time=3, seed=1)
-    expected = ovq.ovq_attention(*more, state=state, backend="composed")
-    assert torch.equal(ovq.step(*more, state), expected) and not state.fused

@@ -5,7 +5,7 @@ import json
 
 import pytest
 import torch
-from test_mixers import DIM, MIXERS, make, make_input, same_state
+from test_mixers import MIXERS, make, make_input, same_state
 
 import ovq
 

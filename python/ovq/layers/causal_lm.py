@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from .._library import call
-from ..arguments import json_of
+from ..arguments import json_of, offsets_of
 from ..language_model import LanguageModel
 from ..memory import Path
 from .gated_mlp import GatedMLP
@@ -133,9 +133,7 @@ class CausalLM(nn.Module):
         if cu_seqlens is None:
             return self._continue(tokens, self.new_state() if state is None else state)
         self._check_tokens(tokens)
-        if tokens.device.type == "cpu":
-            call("sequence_starts", cu_seqlens, tokens, "model", op="model")
-        offsets = cu_seqlens.tolist()
+        offsets = offsets_of("model", cu_seqlens, *tokens.shape)
         states = [self.new_state() for _ in offsets[1:]] if state is None else state
         if not isinstance(states, (list, tuple)):
             raise TypeError(f"[model] state is a {type(states).__name__}; must be a list, one per packed sequence")

@@ -9,8 +9,8 @@ from typing import Any, Optional
 import torch
 from torch import Tensor
 
+from ..ops import gated_delta_rule
 from ..pointwise import exp, sigmoid, softplus
-from ..sequence_ops import gated_delta_rule
 from .projection import Projection
 from .recurrent import Mixed, RecurrentMixer, initial_a_log, initial_dt_bias, recur
 from .state import MixerState

@@ -1,4 +1,4 @@
-"""Plain linear attention.
+"""Linear attention.
 
     q, k, v = silu(conv(W x)), q and k of norm one per head;  y = W_o RMSNorm(linear_attention(q, k, v))
 """
@@ -8,13 +8,13 @@ from typing import Any, Optional
 import torch
 from torch import Tensor
 
-from ..sequence_ops import linear_attention
+from ..ops import linear_attention
 from .recurrent import Mixed, RecurrentMixer, recur
 from .state import MixerState
 
 
 class LinearAttention(RecurrentMixer):
-    """Plain linear attention, the simplest layer with a state of fixed size, [key_dim, value_dim] for each head.
+    """Linear attention, the simplest layer with a state of fixed size, [key_dim, value_dim] for each head.
 
     Args:
         dim: of the input and output.

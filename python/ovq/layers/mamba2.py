@@ -11,8 +11,8 @@ from typing import Any, Optional, Tuple
 import torch
 from torch import Tensor, nn
 
+from ..ops import ssd
 from ..pointwise import exp, silu, softplus
-from ..sequence_ops import ssd
 from .mixer import Mixer, layout_of
 from .projection import Projection
 from .recurrent import initial_a_log, initial_dt_bias, recur

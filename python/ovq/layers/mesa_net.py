@@ -10,8 +10,8 @@ from typing import Any, Optional
 import torch
 from torch import Tensor, nn
 
+from ..ops import mesa
 from ..pointwise import log_sigmoid, sigmoid, softplus
-from ..sequence_ops import mesa
 from .projection import Projection
 from .recurrent import Mixed, RecurrentMixer, recur
 from .state import MixerState
@@ -28,7 +28,7 @@ class MesaNet(RecurrentMixer):
         key_dim (128): numbers per head of queries and keys.
         value_dim (128): numbers per head of values.
         conv_width (4): taps of the short convolutions.
-        iterations (30): iterations of conjugate gradients.
+        iterations (30): of the kernel's conjugate gradients; the formula solves exactly.
     """
 
     kind = "mesa"

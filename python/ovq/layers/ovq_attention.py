@@ -6,9 +6,9 @@ import torch
 from torch import Tensor, nn
 
 from .._library import call
-from ..functional import OPTIONS, ovq_attention, step
+from ..ops import ovq_attention, step
 from ..pointwise import through_float
-from ..state import dtype_name
+from ..state import OPTIONS, dtype_name
 from .heads import AttentionHeads, shifted
 from .mixer import checked_options
 from .projection import Projection
@@ -109,7 +109,7 @@ class OVQAttention(AttentionHeads):
         if state is None:
             return ovq_attention(*inputs, weights=weights, cu_seqlens=cu_seqlens, **options)
         before = state.dictionary
-        if before is not None and before.fused and before.dtype != state.dtype:
+        if before is not None and before.path == "kernel" and before.dtype != state.dtype:
             before = before.to(state.dtype)
         state.position += x.shape[1]
         if before is None:
