@@ -1,4 +1,4 @@
-"""OVQ-attention for PyTorch: fused CPU kernels with autograd, composed of torch calls on other devices and dtypes.
+"""OVQ-attention for PyTorch: fused CPU kernels with autograd, and formulas in torch for other devices and dtypes.
 
     o = ovq.ovq_attention(q, k, v, beta, chunk=128, centroids=2048)
     layer = ovq.OVQAttention(dim=768, heads=6, centroids=2048)
@@ -11,7 +11,6 @@ from ._library import load as _load
 _load()
 
 from . import layers, reference
-from .functional import attention, ovq_attention, step
 from .language_model import LanguageModel
 from .layers import (
     Attention,
@@ -26,15 +25,18 @@ from .layers import (
     make_mixer,
 )
 from .model_state import ModelState
-from .sequence_ops import (
+from .ops import (
+    attention,
     gated_delta_rule,
     l2_norm,
     linear_attention,
     mesa,
+    ovq_attention,
     rms_norm,
     rotary,
     short_convolution,
     ssd,
+    step,
     vector_quantize,
 )
 from .state import State

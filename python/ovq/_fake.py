@@ -1,4 +1,4 @@
-"""What the dispatched ops of the fused path return, for torch.compile and torch.export: shapes without data.
+"""What the dispatched ops of the kernels return, for torch.compile and torch.export: shapes without data.
 
 The kernels check their inputs when the compiled call runs.
 """

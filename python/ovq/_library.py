@@ -43,15 +43,15 @@ def _minor(version: str) -> List[str]:
     return version.split(".")[:2]
 
 
-def call(name: str, *arguments: Any, op: Optional[str] = None) -> Any:
-    """torch.ops.ovq.<name>(*arguments). An argument of the wrong type is a TypeError that names `op`, or `name`."""
-    return invoke(op or name, getattr(torch.ops.ovq, name), *arguments)
+def call(name: str, *arguments: Any, op: Optional[str] = None, **named: Any) -> Any:
+    """torch.ops.ovq.<name>(*arguments, **named). One of the wrong type is a TypeError that names `op`, or `name`."""
+    return invoke(op or name, getattr(torch.ops.ovq, name), *arguments, **named)
 
 
-def invoke(op: str, function: Callable[..., Any], *arguments: Any) -> Any:
-    """function(*arguments), compiled. An argument of the wrong type is a TypeError that names `op`."""
+def invoke(op: str, function: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
+    """function(*arguments, **named), compiled. One of the wrong type is a TypeError that names `op`."""
     try:
-        return function(*arguments)
+        return function(*arguments, **named)
     except RuntimeError as error:
         found = _WRONG_TYPE.search(str(error))
         if found is None:

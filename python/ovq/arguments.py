@@ -9,6 +9,28 @@ import torch
 from torch import Tensor
 
 
+def offsets_of(op: str, cu_seqlens: Any, batch: int, time: int) -> List[int]:
+    """Where packed sequences begin, and the last one ends."""
+    if not isinstance(cu_seqlens, Tensor):
+        raise TypeError(f"[{op}] cu_seqlens is a {type(cu_seqlens).__name__}; must be a tensor")
+    if cu_seqlens.is_floating_point() or cu_seqlens.is_complex() or cu_seqlens.dtype == torch.bool:
+        raise TypeError(f"[{op}] cu_seqlens has dtype {cu_seqlens.dtype}; must be an integer one")
+    if cu_seqlens.dim() != 1 or cu_seqlens.numel() == 0:
+        dims = cu_seqlens.dim()
+        raise ValueError(f"[{op}] cu_seqlens has {dims} dimensions; must have 1, with at least one element")
+    if batch != 1:
+        raise ValueError(f"[{op}] cu_seqlens is given with batch {batch}; packed sequences need batch 1")
+    offsets = cu_seqlens.tolist()
+    if offsets[0] != 0:
+        raise ValueError(f"[{op}] cu_seqlens starts with {offsets[0]}; must start with 0")
+    for before, after in zip(offsets, offsets[1:]):
+        if after < before:
+            raise ValueError(f"[{op}] cu_seqlens has {after} after {before}; must not decrease")
+    if offsets[-1] != time:
+        raise ValueError(f"[{op}] cu_seqlens ends with {offsets[-1]}; must end with the time {time}")
+    return offsets
+
+
 def numbers_of(op: str, name: str, tokens: Any) -> List[int]:
     """Token numbers out of a sequence or a tensor, [T] or [1, T]."""
     if isinstance(tokens, Tensor):

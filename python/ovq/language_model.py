@@ -308,9 +308,11 @@ class LanguageModel(nn.Module):
 
     def _apply(self, fn: Callable[[Tensor], Tensor], *args: Any, **kwargs: Any) -> "LanguageModel":
         self._check_own()
-        device = fn(torch.empty(0)).device  # before any tensor has moved
-        if device.type != "cpu":
-            raise TypeError(f"[model] the engine runs on the CPU, not on {device}; ovq.CausalLM does")
+        moved = fn(torch.empty(0))  # before any tensor has
+        if moved.device.type != "cpu":
+            raise TypeError(f"[model] the engine runs on the CPU, not on {moved.device}; ovq.CausalLM does")
+        if moved.dtype == torch.float64:
+            raise TypeError("[model] the engine has kernels alone, none of them for torch.float64; ovq.CausalLM has formulas")
         super()._apply(fn, *args, **kwargs)
         for held, leaf, own in list(zip(self._held, self._leaves, self._own))[self._first_tensor :]:
             if held[leaf] is own:

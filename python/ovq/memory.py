@@ -12,19 +12,24 @@ Self = TypeVar("Self", bound="Memory")
 
 
 class Memory:
-    """A compiled object, and how it is copied and read from a file."""
+    """A compiled object, or for a State of the formula one in Python, and how it is copied and read from a file."""
 
     __slots__ = ("_handle", "__weakref__")
 
     @property
     def position(self) -> int:
         """Tokens seen."""
-        return self._handle.position()
+        return self._get("position")
 
     @property
     def nbytes(self) -> int:
         """Memory held, room to grow included."""
-        return self._handle.nbytes()
+        return self._get("nbytes")
+
+    def _get(self, name: str) -> Any:
+        """What compiled objects have as methods, those in Python as attributes."""
+        found = getattr(self._handle, name)
+        return found() if isinstance(self._handle, torch.ScriptObject) else found
 
     def clone(self: Self) -> Self:
         """An independent copy, outside of the autograd graph."""

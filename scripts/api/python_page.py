@@ -11,8 +11,13 @@ from markdown_text import WIDTH, Page, blocks, escaped, wrapped
 
 # Modules in the order of the page, or one name of a module. A section without a text has its first module's docstring.
 SECTIONS = [
-    ("OVQ-attention and attention", None, ["functional", "state"]),
-    ("Ops of the other mixers", None, ["sequence_ops"]),
+    ("OVQ-attention and attention", None, ["ops.__init__", "ops.ovq_attention", "ops.attention", "state"]),
+    (
+        "Ops of the other mixers",
+        "The recurrences of the linear layers, and what layers do around them.",
+        """ops.gated_delta_rule ops.linear_attention ops.ssd ops.mesa ops.short_convolution ops.norms ops.rotary
+        ops.vector_quantize""".split(),
+    ),
     (
         "Layers",
         "Sequence mixers as ordinary `torch.nn.Module`s with one interface, that of `Mixer`.",
@@ -143,13 +148,15 @@ class PythonPage:
                         self._write_symbol(module, name, node)
         if left:
             raise LookupError(f"no section of {Path(__file__).name} has the module of {', '.join(sorted(left))}")
-        reference = self.package["reference"]
-        text = blocks(reference.docstring(), 4)
+        text = blocks(self.package["reference.__init__"].docstring(), 4)
         self.page.section("Formulas", [*text, *wrapped(REFERENCE), ""])
-        for name, node in reference.definitions.items():
-            if name in self.full_names and isinstance(node, ast.FunctionDef):
-                signature = self._signature("reference", node, f"ovq.reference.{name}")
-                self.page.entry(f"reference.{name}", [*code(signature), *docstring_text(node)])
+        formulas = self.package.names("reference.__init__")
+        ops = [module for *_, modules in SECTIONS for module in modules if module.startswith("ops.")]
+        for module in (op.replace("ops.", "reference.") for op in ops):
+            for name, node in self.package[module].definitions.items():
+                if name in formulas:
+                    signature = self._signature(module, node, f"ovq.reference.{name}")
+                    self.page.entry(f"reference.{name}", [*code(signature), *docstring_text(node)])
         return self.page.text()
 
     def _write_symbol(self, module: str, name: str, node: ast.stmt) -> None:
@@ -346,8 +353,7 @@ INTRODUCTION = wrapped(
 ) + ["", *wrapped("`scripts/api-reference.py` writes this page from the source. Change docstrings, not the page.")]
 COMMON = "Its methods and attributes are those of [`Mixer`](#class-mixer)."
 REFERENCE = (
-    "Each function computes what the op of the same name computes. Their code and what it is made of are in "
-    "[reference.py](../python/ovq/reference.py)."
+    "Their code, a file each, and what it is made of are in [python/ovq/reference](../python/ovq/reference)."
 )
 
 

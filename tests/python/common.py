@@ -3,6 +3,7 @@
 import os
 from contextlib import contextmanager
 
+import pytest
 import torch
 
 OPTIONS = {
@@ -17,15 +18,22 @@ OPTIONS = {
     "rope_base": dict(rope=True, rope_base=100.0, normalize=True),
     "mixed": dict(growth="linear", total_tokens=64, new_centroids="random", rate=0.25, normalize=True),
 }
+WEIGHABLE = {name: options for name, options in OPTIONS.items() if "rate" not in options}
+
+# What configurations have without effect, and no layer in Python has.
+WITHOUT_EFFECT = {"ovq": {"trial"}, **dict.fromkeys(("gdn", "mamba2", "mesa", "linear"), {"chunk"})}
+
+both_paths = pytest.mark.parametrize("path", ["kernel", "formula"])
 
 
 @contextmanager
-def plain_path():
-    os.environ["OVQ_FORCE_REFERENCE"] = "1"
+def formula_path():
+    """What OVQ_PATH=formula in the environment does, for a while."""
+    os.environ["OVQ_PATH"] = "formula"
     try:
         yield
     finally:
-        del os.environ["OVQ_FORCE_REFERENCE"]
+        del os.environ["OVQ_PATH"]
 
 
 def make_inputs(batch=2, time=45, heads=2, group=1, key_dim=8, value_dim=None, seed=0, dtype=torch.float32):
@@ -48,9 +56,16 @@ def weights(x, seed=1):
     return torch.randn(x.shape, generator=torch.Generator().manual_seed(seed)).to(x.dtype)
 
 
+def tensors_of_state(state):
+    """Those that may have gradients."""
+    tensors = [state.keys, state.values, state.pending_keys, state.pending_values]
+    tensors += [state.counts, state.pending_weights] if state.weighted else []
+    return tensors if state.shrinkage is None else [*tensors, state.shrinkage]
+
+
 def loss_of(o, states=()):
     """A number that depends on every output and on every tensor of the states that has gradients."""
-    tensors = [o] + [x for s in states for x in (s.keys, s.values, s.pending_keys, s.pending_values)]
+    tensors = [o] + [x for s in states for x in tensors_of_state(s)]
     return sum((x * weights(x, i)).sum() for i, x in enumerate(tensors))
 
 
@@ -68,3 +83,16 @@ def assert_all_near(actual, expected, tolerance=3e-5):
     assert len(actual) == len(expected)
     for a, e in zip(actual, expected):
         assert_near(a, e, tolerance)
+
+
+def assert_calibrated(kernels, formulas, truths, floor=1e-6):
+    """Each of the kernel's tensors is at most twice as far from the truth, in float64, as the formula's in float32,
+    plus a floor, relative to the largest element or one; NaN fails."""
+    assert len(kernels) == len(formulas) == len(truths)
+    for i, (kernel, formula, truth) in enumerate(zip(kernels, formulas, truths)):
+        assert kernel.shape == formula.shape == truth.shape and truth.dtype == torch.float64
+        if truth.numel() == 0:
+            continue
+        error, plain = ((x.double() - truth).abs().max().item() for x in (kernel, formula))
+        limit = 2 * plain + floor * max(1.0, truth.abs().max().item())
+        assert error <= limit, f"tensor {i}: error {error:.3g} > {limit:.3g}, that of the formula {plain:.3g}"

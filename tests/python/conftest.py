@@ -16,5 +16,5 @@ def pytest_configure(config):
 
 @pytest.fixture(autouse=True, scope="session")
 def two_threads():
-    os.environ.pop("OVQ_FORCE_REFERENCE", None)
+    os.environ.pop("OVQ_PATH", None)
     torch.set_num_threads(2)

@@ -109,7 +109,7 @@ def test_integers_of_more_than_64_bits(number):
         "ovq_attention] chunk": lambda: ovq.ovq_attention(q, q, q, 1.0, chunk=number),
         "ovq_attention] seed": lambda: ovq.ovq_attention(q, q, q, 1.0, seed=number),
         "attention] query_offset": lambda: ovq.attention(q, q, q, 1.0, query_offset=number),
-        "linear_attention] chunk": lambda: ovq.linear_attention(q, q, q, chunk=number),
+        "mesa] iterations": lambda: ovq.mesa(q, q, q, q[..., 0], q[..., 0], q[0, 0], iterations=number),
         "config] centroids": lambda: layer.set_centroids(number),
         "config] chunk": lambda: ovq.OVQAttention(8, 1, chunk=number),
     }.items():

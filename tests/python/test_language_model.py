@@ -123,15 +123,23 @@ def test_memory_is_constant():
     assert dictionary.keys.shape[2] <= 8 and state.dictionaries[0] is None and "keys" in state.layers[0]
 
 
-def test_double_and_frozen():
+def test_frozen():
     model, tokens = make(), make_tokens()
     logits = model.eval()(tokens)
-    assert_near(logits, model.double()(tokens), 1e-4)
     model.requires_grad_(False)
     assert not model(tokens).requires_grad
     frozen = copy.deepcopy(model)
-    assert not any(p.requires_grad for p in frozen.parameters()) and frozen.embed.weight.dtype == torch.float64
-    assert torch.equal(model.float()(tokens), logits)
+    assert not any(p.requires_grad for p in frozen.parameters())
+    assert torch.equal(frozen(tokens), logits)
+
+
+def test_no_doubles():
+    model, tokens = make(), make_tokens()
+    logits = model.eval()(tokens)
+    for move in (model.double, lambda: model.to(torch.float64)):
+        with pytest.raises(TypeError, match="the engine has kernels alone, none of them for torch.float64; ovq.CausalLM has"):
+            move()
+    assert torch.equal(model(tokens), logits)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.bool, torch.uint8, torch.int8, torch.int16])

@@ -21,9 +21,13 @@ def test_shapes(name):
     assert all(x.is_meta for x in tensors.values())
     plain = make(name).state_dict()
     assert {n: x.shape for n, x in tensors.items()} == {n: x.shape for n, x in plain.items()}
+    x = torch.empty(2, 9, DIM, device="meta")
     for training in (False, True, True):
-        y = layer.train(training)(torch.empty(2, 9, DIM, device="meta"))
+        y = layer.train(training)(x)
         assert y.is_meta and y.shape == (2, 9, DIM)
+    if not name.startswith("vq"):
+        y, state = layer.eval()(x, return_state=True)
+        assert y.is_meta and state.position == 9 and layer.step(x[:, :1], state).shape == (2, 1, DIM)
 
 
 @pytest.mark.parametrize("name", MIXERS)
@@ -43,8 +47,6 @@ def test_values_afterwards(name):
 
 def test_wrong_uses(tmp_path):
     layer = make_meta("ovq")
-    with pytest.raises(ValueError, match="meta tensors have no state"):
-        layer(torch.empty(1, 3, DIM, device="meta"), return_state=True)
     with pytest.raises(TypeError, match=r"\[projection\] x is on cpu; must be on the weight's meta"):
         layer(make_input())
     with pytest.raises(TypeError, match=r"\[projection\] x is on meta; must be on the weight's cpu"):

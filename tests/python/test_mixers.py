@@ -21,10 +21,10 @@ MIXERS = {
     "ovq weighted": (ovq.OVQAttention, dict(heads=2, chunk=4, centroids=6, value_shift=True, weighted_writes=True)),
     "vq": (ovq.VQAttention, dict(heads=2, codewords=5, chunk=4)),
     "vq ema": (ovq.VQAttention, dict(heads=2, codewords=5, chunk=4, form="linear", training="ema", commitment=0.1)),
-    "gdn": (ovq.GatedDeltaNet, dict(heads=2, key_dim=4, value_dim=8, chunk=8)),
-    "mamba2": (ovq.Mamba2, dict(head_dim=4, state=4, groups=2, chunk=8)),
-    "mesa": (ovq.MesaNet, dict(heads=2, key_dim=4, value_dim=8, chunk=8)),
-    "linear": (ovq.LinearAttention, dict(heads=2, key_dim=4, value_dim=8, chunk=8)),
+    "gdn": (ovq.GatedDeltaNet, dict(heads=2, key_dim=4, value_dim=8)),
+    "mamba2": (ovq.Mamba2, dict(head_dim=4, state=4, groups=2)),
+    "mesa": (ovq.MesaNet, dict(heads=2, key_dim=4, value_dim=8)),
+    "linear": (ovq.LinearAttention, dict(heads=2, key_dim=4, value_dim=8)),
 }
 every_mixer = pytest.mark.parametrize("name", MIXERS)
 
@@ -184,15 +184,34 @@ def test_copies_of_the_state(name, tmp_path):
 
 @every_mixer
 def test_double(name):
-    layer, x = make(name).double().eval(), make_input(dtype=torch.float64)
-    tensors = list(layer.parameters()) + list(layer.buffers())
+    """The formula's layer: outputs, gradients and states as those of the kernel's, in pieces, by steps and packed."""
+    single, double = make(name).eval(), make(name).double().eval()
+    tensors = list(double.parameters()) + list(double.buffers())
     assert all(t.dtype == torch.float64 for t in tensors if t.is_floating_point())
-    single = make(name).eval()
-    assert_near(single(x.float()), layer(x), 1e-4)
-    y, state = layer(x[:, :9], return_state=True)
-    rest, state = layer(x[:, 9:], state=state)
-    assert_near(torch.cat([y, rest], 1), layer(x), 1e-10)
-    assert torch.equal(copy.deepcopy(layer)(x), layer(x))
+    results = []
+    for layer in (single, double):
+        x = make_input(dtype=layer.q_proj.weight.dtype if hasattr(layer, "q_proj") else layer.in_proj.weight.dtype)
+        x.requires_grad_()
+        y = layer(x)
+        first, state = layer(x[:, :9], return_state=True)
+        second, state = layer(x[:, 9:14], state=state)
+        assert_near(torch.cat([first, second], 1), y[:, :14], 1e-5 if layer is single else 1e-10)
+        wanted = [p for p in layer.parameters() if p.requires_grad]
+        gradients = torch.autograd.grad(y.square().sum(), [x, *wanted], allow_unused=True)
+        steps = [layer.step(x[:, t : t + 1], state) for t in range(14, TIME)]
+        assert_near(torch.cat(steps, 1), y[:, 14:], 1e-5 if layer is single else 1e-10)
+        packed = layer(x[:1], cu_seqlens=torch.tensor([0, 5, 5, TIME]))
+        more, states = layer(x[:1], cu_seqlens=torch.tensor([0, 5, 5, TIME]), return_state=True)
+        assert_near(more, packed, 1e-5 if layer is single else 1e-10)
+        assert [s.position for s in states] == [5, 0, TIME - 5]
+        found = [y, packed, *(g for g in gradients if g is not None)]
+        for one in (state, *states):
+            found += [x for _, x in sorted(tensors_of(one).items()) if x.is_floating_point()]
+        results.append(found)
+    for a, e in zip(*results):
+        assert e.dtype == torch.float64
+        assert_near(a, e, 1e-4)
+    assert torch.equal(copy.deepcopy(double)(x), double(x))
 
 
 @every_mixer
@@ -258,7 +277,7 @@ BAD = {
     "heads is 0; must be an integer of at least 1": lambda: ovq.GatedDeltaNet(8, 0),
     "heads is 3; must divide width 8": lambda: ovq.Attention(8, 3),
     "kv_heads is 3; must divide heads 4": lambda: ovq.VQAttention(8, 4, kv_heads=3),
-    "chunk is 2.5; must be an integer": lambda: ovq.MesaNet(8, 2, chunk=2.5),
+    "iterations is 2.5; must be an integer": lambda: ovq.MesaNet(8, 2, iterations=2.5),
     'form is "cubic"; must be one of "quadratic", "linear"': lambda: ovq.VQAttention(8, 2, form="cubic"),
     "even": lambda: ovq.OVQAttention(8, 2, head_dim=3, rope=True),
     "width is 0": lambda: ovq.Mamba2(0),
@@ -287,7 +306,7 @@ def test_bad_types():
         layer([1.0])
     with pytest.raises(TypeError, match="state is a Tensor; must be a MixerState"):
         layer(x, state=x)
-    with pytest.raises(TypeError, match=r"\[mixer\] .*argument 'cu_seqlens'"):
+    with pytest.raises(TypeError, match=r"\[mixer\] cu_seqlens is a list; must be a tensor"):
         layer(x, cu_seqlens=[0, 3])
     with pytest.raises(TypeError, match="must be a list of MixerStates"):
         layer.step(x, ovq.MixerState(), cu_seqlens=torch.tensor([0, 3]))
@@ -300,7 +319,7 @@ def test_wrong_dtypes(name):
         layer(x.long())
     with pytest.raises(TypeError, match=r"\[projection\] x has dtype torch.float64; must be the weight's torch.float32"):
         layer(x.double())
-    with pytest.raises(TypeError, match=r"cu_seqlens has dtype Float; must be an integer one"):
+    with pytest.raises(TypeError, match=r"cu_seqlens has dtype torch.float32; must be an integer one"):
         layer(x[:1], cu_seqlens=torch.tensor([0.0, TIME]))
     with pytest.raises(ValueError, match=r"cu_seqlens has 2 dimensions; must have 1"):
         layer(x[:1], cu_seqlens=torch.tensor([[0, TIME]]))
@@ -316,8 +335,10 @@ def test_damaged_states(tmp_path):
     with pytest.raises(OSError, match="missing"):
         ovq.MixerState().save(tmp_path / "missing" / "state")
     double = make("ovq").double()(make_input(dtype=torch.float64), return_state=True)[1]
-    with pytest.raises(TypeError, match="cannot pickle this MixerState: .* as torch.float64"):
+    with pytest.raises(TypeError, match="cannot pickle this MixerState: .* is of the formula, torch.float64 on cpu"):
         pickle.dumps(double)
+    with pytest.raises(TypeError, match="of the formula, torch.float64 on cpu; only states of the kernel can be stored"):
+        double.save(path)
 
 
 def test_other_threads_run_meanwhile():

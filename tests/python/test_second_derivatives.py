@@ -1,10 +1,17 @@
-"""A second derivative is right on the composed path and an error on the fused one, whichever way it is asked for."""
+"""Second derivatives are right on the path of the formula and an error on that of the kernel, whichever way they are
+asked for. Forward mode and torch.func take the formula by themselves.
+"""
 
 import pytest
 import torch
 import torch.autograd.forward_ad as forward_ad
-from common import assert_all_near, assert_near, plain_path
+from common import assert_all_near, assert_near, formula_path
 from torch.autograd import functional, grad
+
+try:
+    import torch.func as func
+except ImportError:
+    func = pytest.importorskip("functorch")  # before torch 2
 
 import ovq
 
@@ -40,12 +47,13 @@ OPS = {
 }
 
 
-def layer(make, **options):
+def layer(make, dtype=torch.float32, **options):
     torch.manual_seed(0)
     module = make(8, 2, **options)
     for parameter in module.parameters():
         if parameter.dim() == 2:
             torch.nn.init.normal_(parameter, std=0.5)
+    module.to(dtype)
 
     def run(x, y):
         return module((x * y).flatten(2))
@@ -67,7 +75,7 @@ SHAPE = (1, 5, 2, 4)
 
 
 def ways(function):
-    """By name: what asks for a second derivative, or one in forward mode."""
+    """By name: what asks for a second derivative."""
     x, y, v = (rand(*SHAPE, seed=seed) for seed in (1, 2, 3))
 
     def loss(x):
@@ -88,17 +96,11 @@ def ways(function):
         (first,) = grad(loss(a), a, create_graph=True)
         first.square().sum().backward()
 
-    def dual(gradients):
-        with torch.set_grad_enabled(gradients), forward_ad.dual_level():
-            return forward_ad.unpack_dual(function(forward_ad.make_dual(x, v), y)).tangent
-
     found = {
         "create_graph": create_graph,
         "of another input": of_another_input,
         "backward twice": gradient_penalty,
         "jvp": lambda: functional.jvp(lambda a: function(a, y), x, v),
-        "forward mode": lambda: dual(True),
-        "forward mode without gradients": lambda: dual(False),
     }
     for strict in (False, True):
         found[f"strict jvp {strict}"] = lambda strict=strict: functional.jvp(
@@ -113,7 +115,7 @@ def ways(function):
 @pytest.mark.parametrize("name", OPS)
 def test_errors_of_ops(name):
     for way, ask in ways(OPS[name]).items():
-        with pytest.raises(RuntimeError, match=rf"\[{name}\] the fused .* OVQ_FORCE_REFERENCE=1"):
+        with pytest.raises(RuntimeError, match=rf"\[{name}\] .* cannot be differentiated again"):
             pytest.fail(f"{way} gave {ask()}")
 
 
@@ -121,7 +123,7 @@ def test_errors_of_ops(name):
 def test_errors_of_layers(name):
     make, options = {**LAYERS, **NOT_SMOOTH}[name]
     for way, ask in ways(layer(make, **options)).items():
-        with pytest.raises(RuntimeError, match=r"\[\w+\] the fused .* OVQ_FORCE_REFERENCE=1"):
+        with pytest.raises(RuntimeError, match=r"\[\w+\] .* cannot be differentiated again"):
             pytest.fail(f"{way} gave {ask()}")
 
 
@@ -131,7 +133,7 @@ def test_errors_of_models():
     loss = model(torch.arange(12)[None]).square().mean()
     weights = [model.embed.weight, model.layers[1].mlp.up_proj.weight]
     first = grad(loss, weights, create_graph=True)
-    with pytest.raises(RuntimeError, match=r"\[\w+\] the fused backward cannot be differentiated again"):
+    with pytest.raises(RuntimeError, match=r"\[\w+\] .* cannot be differentiated again"):
         grad(sum(x.square().sum() for x in first), weights)
 
 
@@ -148,9 +150,14 @@ def numeric(gradient, x, v):
     return (gradient(x + eps * v) - gradient(x - eps * v)) / (2 * eps)
 
 
+def tangent_of(function, x, v):
+    with forward_ad.dual_level():
+        return forward_ad.unpack_dual(function(forward_ad.make_dual(x, v))).tangent.detach()
+
+
 @pytest.mark.parametrize("name", [*OPS, *LAYERS])
-def test_the_composed_path_has_them(name):
-    with plain_path():
+def test_the_formula_has_them(name):
+    with formula_path():
         if name in OPS:
             function = OPS[name]
         else:
@@ -171,10 +178,53 @@ def test_the_composed_path_has_them(name):
         assert_near(functional.vhp(loss, x, v)[1], expected, 1e-5)  # symmetric
         hessian = functional.hessian(loss, x).reshape(v.numel(), v.numel())
         assert_near((hessian @ v.flatten()).view_as(v), expected, 1e-5)
-        for gradients in (True, False):
-            with torch.set_grad_enabled(gradients), forward_ad.dual_level():
-                tangent = forward_ad.unpack_dual(function(forward_ad.make_dual(x, v), y)).tangent.detach()
-            assert_near(tangent, numeric(lambda x: function(x, y).detach(), x, v), 1e-5)
+
+
+@pytest.mark.parametrize("name", [*OPS, *LAYERS])
+@pytest.mark.parametrize("dtype, tolerance", [(torch.float32, 1e-4), (torch.float64, 1e-12)])
+def test_forward_mode_takes_the_formula(name, dtype, tolerance):
+    def function_in(dtype):
+        if name in OPS:
+            return OPS[name]
+        make, options = LAYERS[name]
+        return layer(make, **options, dtype=dtype)
+
+    x, y, v = (rand(*SHAPE, seed=seed, dtype=torch.float64) for seed in (1, 2, 3))
+    double, single = function_in(torch.float64), function_in(dtype)
+    expected = functional.jvp(lambda x: double(x, y), x, v)[1]
+    assert_near(expected, numeric(lambda x: double(x, y).detach(), x, v), 1e-5)
+    for gradients in (True, False):
+        with torch.set_grad_enabled(gradients):
+            tangent = tangent_of(lambda x: single(x, y.to(dtype)), x.to(dtype), v.to(dtype))
+        assert_near(tangent, expected, tolerance)
+
+
+@pytest.mark.parametrize("name", OPS)
+@pytest.mark.parametrize("dtype, tolerance", [(torch.float32, 1e-4), (torch.float64, 1e-11)])
+def test_torch_func_takes_the_formula(name, dtype, tolerance):
+    x, y, v = (rand(*SHAPE, seed=seed, dtype=torch.float64) for seed in (1, 2, 3))
+
+    def loss(x, y):
+        return OPS[name](x, y).square().sum()
+
+    a = x.clone().requires_grad_()
+    (expected,) = grad(loss(a, y), a)
+    x, y, v = (z.to(dtype) for z in (x, y, v))
+    assert_near(func.grad(loss)(x, y), expected, tolerance)
+    assert_near(func.jvp(lambda x: loss(x, y), (x,), (v,))[1], (expected * v).sum(), 10 * tolerance)
+    _, pullback = func.vjp(loss, x, y)
+    assert_near(pullback(torch.ones((), dtype=dtype))[0], expected, tolerance)
+    second = func.grad(lambda x: (func.grad(loss)(x, y) * v).sum())(x)
+    with formula_path():
+        assert_near(second, functional.hvp(lambda x: loss(x, y.double()), x.double(), v.double())[1], 100 * tolerance)
+
+
+def test_a_wish_for_the_kernel_in_forward_mode():
+    x, v = rand(*SHAPE, seed=1), rand(*SHAPE, seed=2)
+    with pytest.raises(NotImplementedError, match=r"\[attention\] .* cannot be differentiated in forward mode"):
+        tangent_of(lambda x: ovq.attention(x, x, x, 1.5, path="kernel"), x, v)
+    with pytest.raises(NotImplementedError, match=r"\[attention\] .* cannot be differentiated in forward mode"):
+        func.grad(lambda x: ovq.attention(x, x, x, 1.5, path="kernel").sum())(x)
 
 
 @pytest.mark.parametrize("only", ["q", "k", "v", "g"])

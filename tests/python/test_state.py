@@ -6,7 +6,7 @@ import random
 
 import pytest
 import torch
-from common import OPTIONS, assert_all_near, assert_near, loss_of, make_inputs, plain_path
+from common import OPTIONS, assert_all_near, assert_near, both_paths, formula_path, loss_of, make_inputs
 
 import ovq
 
@@ -19,12 +19,12 @@ def split(time, seed):
     return list(zip(bounds, bounds[1:]))
 
 
-def in_pieces(inputs, pieces, **options):
+def in_pieces(inputs, pieces, path, **options):
     q, k, v, beta = inputs
     outputs, state = [], None
     for a, b in pieces:
-        made_with = {**SIZES, **options} if state is None else {}
-        o, state = ovq.ovq_attention(q[:, a:b], k[:, a:b], v[:, a:b], beta, state=state, return_state=True, **made_with)
+        given = dict(path=path, **(SIZES if state is None else {}), **(options if state is None else {}))
+        o, state = ovq.ovq_attention(q[:, a:b], k[:, a:b], v[:, a:b], beta, state=state, return_state=True, **given)
         outputs.append(o)
     return torch.cat(outputs, 1), state
 
@@ -37,26 +37,25 @@ def same_state(a, b):
 
 
 @pytest.mark.parametrize("name", OPTIONS)
-@pytest.mark.parametrize("path", ["fused", "plain"])
+@both_paths
 def test_pieces_equal_one_pass(name, path):
     inputs = make_inputs(time=60, group=2, value_dim=5)
-    with plain_path():
-        o, state = ovq.ovq_attention(*inputs, return_state=True, **SIZES, **OPTIONS[name])
-        gradients = torch.autograd.grad(loss_of(o, [state]), inputs)
+    o, state = ovq.ovq_attention(*inputs, return_state=True, path="formula", **SIZES, **OPTIONS[name])
+    gradients = torch.autograd.grad(loss_of(o, [state]), inputs)
     for seed in range(2):
-        if path == "plain":
-            with plain_path():
-                pieces, final = in_pieces(inputs, split(60, seed), **OPTIONS[name])
-        else:
-            pieces, final = in_pieces(inputs, split(60, seed), **OPTIONS[name])
+        pieces, final = in_pieces(inputs, split(60, seed), path=path, **OPTIONS[name])
+        assert final.path == path
+        if path == "kernel":
             one_pass, one_state = ovq.ovq_attention(*inputs, return_state=True, **SIZES, **OPTIONS[name])
             assert torch.equal(pieces, one_pass) and same_state(final, one_state)
         assert_near(pieces, o)
         assert_all_near(torch.autograd.grad(loss_of(pieces, [final]), inputs), gradients, 1e-4)
 
 
-def test_packed_pieces():
-    q, k, v, beta = make_inputs(batch=1, time=60)
+@both_paths
+def test_packed_pieces(path):
+    dtype = torch.float32 if path == "kernel" else torch.float64
+    q, k, v, beta = make_inputs(batch=1, time=60, dtype=dtype)
     o, states = ovq.ovq_attention(q, k, v, beta, cu_seqlens=torch.tensor([0, 25, 60]), return_state=True, **SIZES)
 
     def select(x, *ranges):
@@ -69,8 +68,9 @@ def test_packed_pieces():
     offsets = torch.tensor([0, 16, 26])
     o2, carried = ovq.ovq_attention(*parts, beta, cu_seqlens=offsets, state=carried, return_state=True)
     joined = torch.cat([o1[:, :9], o2[:, :16], o1[:, 9:], o2[:, 16:]], 1)
-    assert torch.equal(joined, o)
-    assert all(same_state(a, b) for a, b in zip(carried, states))
+    if path == "kernel":
+        assert torch.equal(joined, o) and all(same_state(a, b) for a, b in zip(carried, states))
+    assert_near(joined, o, 1e-12)
     expected = torch.autograd.grad(loss_of(o, states), (q, k, v, beta))
     assert_all_near(torch.autograd.grad(loss_of(joined, carried), (q, k, v, beta)), expected)
 
@@ -87,8 +87,9 @@ def test_step_equals_one_pass_bit_for_bit(name):
     assert same_state(state, final)
 
 
-def test_step_of_packed_sequences():
-    q, k, v, beta = (x.detach() for x in make_inputs(batch=1, time=30))
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_step_of_packed_sequences(dtype):
+    q, k, v, beta = (x.detach() for x in make_inputs(batch=1, time=30, dtype=dtype))
     _, states = ovq.ovq_attention(q, k, v, beta, cu_seqlens=torch.tensor([0, 10, 30]), return_state=True, **SIZES)
     alone = [state.clone() for state in states]
     token = [x[:, :2] for x in (q, k, v)]
@@ -113,26 +114,18 @@ def test_states_of_one_call_have_one_limit():
     assert [state.options["centroids"] for state in states] == [12, 20]
 
 
-@pytest.mark.parametrize("path", ["fused", "plain"])
+@both_paths
 def test_step_without_gradients(path):
     q, k, v, beta = make_inputs(time=9)
-
-    def decode():
-        _, state = ovq.ovq_attention(q, k, v, beta, return_state=True, **SIZES)
-        assert state.keys.requires_grad
-        o = ovq.step(q, k, v, beta, state)
-        return o, state
-
-    if path == "plain":
-        with plain_path():
-            o, state = decode()
-    else:
-        o, state = decode()
+    _, state = ovq.ovq_attention(q, k, v, beta, return_state=True, path=path, **SIZES)
+    assert state.keys.requires_grad
+    o = ovq.step(q, k, v, beta, state)  # on the state's path
     assert not o.requires_grad and not state.keys.requires_grad and state.position == 18
 
 
-def test_backward_after_step():
-    inputs = make_inputs(time=30)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_backward_after_step(dtype):
+    inputs = make_inputs(time=30, dtype=dtype)
     o, state = ovq.ovq_attention(*inputs, return_state=True, **SIZES)
     o2, _ = ovq.ovq_attention(*inputs, state=state, return_state=True)
     expected = torch.autograd.grad(loss_of(o) + loss_of(o2), inputs, retain_graph=True)
@@ -141,8 +134,9 @@ def test_backward_after_step():
     assert all(torch.equal(a, b) for a, b in zip(actual, expected))
 
 
-def test_given_state_is_unchanged():
-    inputs = [x.detach() for x in make_inputs(time=30)]
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_given_state_is_unchanged(dtype):
+    inputs = [x.detach() for x in make_inputs(time=30, dtype=dtype)]
     _, state = ovq.ovq_attention(*inputs, return_state=True, **SIZES)
     before = state.clone()
     o = ovq.ovq_attention(*inputs, state=state)
@@ -150,8 +144,9 @@ def test_given_state_is_unchanged():
     assert torch.equal(o, ovq.ovq_attention(*inputs, state=state))
 
 
-def test_views_keep_their_contents_after_a_step():
-    inputs = [x.detach() for x in make_inputs(time=30)]
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_views_keep_their_contents_after_a_step(dtype):
+    inputs = [x.detach() for x in make_inputs(time=30, dtype=dtype)]
     _, state = ovq.ovq_attention(*inputs, return_state=True, **SIZES)
     views = [state.keys, state.values, state.pending_keys, state.pending_values]
     contents = [x.clone() for x in views]
@@ -162,8 +157,9 @@ def test_views_keep_their_contents_after_a_step():
     assert all(torch.equal(a, b) for a, b in zip(views, contents))
 
 
-def test_shapes_and_options():
-    inputs = make_inputs(time=30, group=2, value_dim=5)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_shapes_and_options(dtype):
+    inputs = make_inputs(time=30, group=2, value_dim=5, dtype=dtype)
     _, state = ovq.ovq_attention(*inputs, return_state=True, rate=0.1, seed=3, **SIZES)
     size = state.keys.shape[2]
     assert 0 < size <= 12
@@ -176,8 +172,9 @@ def test_shapes_and_options():
     assert "position=30" in repr(state)
 
 
-def test_memory_is_bounded():
-    inputs = [x.detach() for x in make_inputs(time=64)]
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_memory_is_bounded(dtype):
+    inputs = [x.detach() for x in make_inputs(time=64, dtype=dtype)]
     _, state = ovq.ovq_attention(*inputs, return_state=True, chunk=8, centroids=4)
     sizes = []
     for _ in range(30):
@@ -186,8 +183,9 @@ def test_memory_is_bounded():
     assert state.position == 31 * 64 and sizes[-1] == sizes[5]
 
 
-def test_centroids_may_change_other_options_may_not():
-    inputs = [x.detach() for x in make_inputs(time=40)]
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_centroids_may_change_other_options_may_not(dtype):
+    inputs = [x.detach() for x in make_inputs(time=40, dtype=dtype)]
     _, state = ovq.ovq_attention(*inputs, return_state=True, rate=0.1, rope_base=123.4, **SIZES)
     _, raised = ovq.ovq_attention(*inputs, state=state, centroids=40, return_state=True)
     assert raised.options["centroids"] == 40 and raised.keys.shape[2] > 12
@@ -198,8 +196,9 @@ def test_centroids_may_change_other_options_may_not():
             ovq.ovq_attention(*inputs, state=state, **conflict)
 
 
-def test_detach_cuts_the_graph():
-    inputs = make_inputs(time=20)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_detach_cuts_the_graph(dtype):
+    inputs = make_inputs(time=20, dtype=dtype)
     _, state = ovq.ovq_attention(*inputs, return_state=True, **SIZES)
     detached = state.detach()
     assert state.keys.requires_grad and not detached.keys.requires_grad
@@ -233,17 +232,36 @@ def test_copies(name, how, tmp_path):
     assert torch.equal(o, ovq.ovq_attention(*inputs, state=state))
 
 
-def test_plain_states():
+def test_states_of_the_formula(tmp_path):
     inputs = make_inputs(time=20, dtype=torch.float64)
-    _, state = ovq.ovq_attention(*inputs, return_state=True, **SIZES)
-    other = copy.deepcopy(state)
-    assert same_state(state, other) and not other.keys.requires_grad
-    ovq.step(*inputs, other)
-    assert (state.position, other.position) == (20, 40)
-    with pytest.raises(TypeError, match="float64"):
+    _, state = ovq.ovq_attention(*inputs, return_state=True, value_norms=True, **SIZES)
+    for other in (copy.copy(state), copy.deepcopy(state), state.clone()):
+        assert same_state(state, other) and not other.keys.requires_grad and other.options == state.options
+        ovq.step(*inputs, other)
+        assert (state.position, other.position) == (20, 40)
+    given = "the state is of the formula, torch.float64 on cpu; only states of the kernel can be"
+    with pytest.raises(TypeError, match=rf"\[State.to_bytes\] {given} stored"):
         pickle.dumps(state)
-    with pytest.raises(ValueError, match="Double"):
-        state.save("/tmp/never-written.ovq")
+    with pytest.raises(ValueError, match=rf"\[State.save\] {given} stored"):
+        state.save(tmp_path / "state")
+    with pytest.raises(ValueError, match=rf"\[State.to\] {given} converted"):
+        state.to(torch.float32)
+
+
+def test_states_keep_to_their_path():
+    inputs = make_inputs(time=20)
+    states = {path: ovq.ovq_attention(*inputs, path=path, return_state=True, **SIZES)[1] for path in ("kernel", "formula")}
+    for made_by, other in (("kernel", "formula"), ("formula", "kernel")):
+        before = states[made_by].clone()
+        with pytest.raises(ValueError, match=rf"states\[0\] was made by the {made_by}; these inputs take the {other} "):
+            ovq.ovq_attention(*inputs, state=states[made_by], path=other)
+        assert same_state(states[made_by], before)
+        expected = ovq.ovq_attention(*inputs, state=states[made_by], path=made_by)
+        assert torch.equal(ovq.step(*inputs, states[made_by]), expected)
+    with formula_path(), pytest.raises(ValueError, match="was made by the kernel; these inputs take the formula"):
+        ovq.step(*inputs, states["kernel"])
+    with pytest.raises(ValueError, match="was made by the kernel; these inputs take the formula"):
+        ovq.step(*(x.double() for x in inputs), states["kernel"])
 
 
 def test_damaged_files(tmp_path):

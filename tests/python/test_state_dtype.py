@@ -4,7 +4,7 @@ import pickle
 
 import pytest
 import torch
-from common import OPTIONS, assert_near, make_inputs, plain_path
+from common import OPTIONS, assert_near, make_inputs
 
 import ovq
 
@@ -109,9 +109,8 @@ def test_errors():
         ovq.ovq_attention(*x, state=state, state_dtype=torch.bfloat16)
     with pytest.raises(ValueError, match="dtype is torch.float16"):
         state.to(torch.float16)
-    with plain_path():
-        with pytest.raises(ValueError, match="plain path"):
-            ovq.ovq_attention(*x, **NARROW, **SIZES)
-        _, plain = ovq.ovq_attention(*x, return_state=True, **SIZES)
-        with pytest.raises(ValueError, match="must be a fused one"):
-            plain.to(torch.bfloat16)
+    with pytest.raises(ValueError, match="state_dtype is torch.bfloat16; these inputs take the formula, which has none such"):
+        ovq.ovq_attention(*x, path="formula", **NARROW, **SIZES)
+    _, state = ovq.ovq_attention(*x, path="formula", return_state=True, **SIZES)
+    with pytest.raises(ValueError, match="only states of the kernel can be converted"):
+        state.to(torch.bfloat16)

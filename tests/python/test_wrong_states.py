@@ -5,7 +5,7 @@ import json
 
 import pytest
 import torch
-from test_mixers import DIM, MIXERS, make, make_input, same_state
+from test_mixers import MIXERS, make, make_input, same_state
 
 import ovq
 
@@ -26,10 +26,7 @@ HARMLESS = {
     "attention": dict(beta_init=2.0),
     "ovq": dict(centroids=9, beta_init=2.0),
     "vq": dict(form="linear", noise=0.1),
-    "gdn": dict(chunk=4),
-    "mamba2": dict(chunk=4),
-    "mesa": dict(chunk=4, iterations=20),
-    "linear": dict(chunk=4),
+    "mesa": dict(iterations=20),
 }
 
 

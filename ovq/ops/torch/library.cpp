@@ -159,7 +159,6 @@ TORCH_LIBRARY(ovq, library) {
       .def("nbytes", [](const StatePtr& self) { return self->nbytes(); })
       .def("to", [](const StatePtr& self,
                     std::string dtype) { return self->to(state_dtype_named("State.to", "dtype", dtype)); })
-      .def("fused", [](const StatePtr&) { return true; })
       .def("options", [](const StatePtr& self) { return ovq::fields_to_json(self->options()).dump(); })
       .def("clone", [](const StatePtr& self) { return self->clone(); })
       .def("detach", [](const StatePtr& self) { return self->detach(); })

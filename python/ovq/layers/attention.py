@@ -5,8 +5,7 @@ from typing import Any, Optional
 import torch
 from torch import Tensor
 
-from ..functional import attention
-from ..sequence_ops import rotary
+from ..ops import attention, rotary
 from .cache import cache_capacity, extend_cache
 from .heads import AttentionHeads
 from .state import MixerState

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from .._library import call
-from ..arguments import json_of
+from ..arguments import json_of, offsets_of
 from ..language_model import LanguageModel
 from ..memory import Path
 from .gated_mlp import GatedMLP
@@ -65,7 +65,7 @@ class CausalLM(nn.Module):
         config = self.config
         width, layers, eps = config["hidden_size"], config["num_hidden_layers"], config["rms_norm_eps"]
         pattern = config["pattern"].split(",")
-        mixers = [make_mixer(dim=width, **config["mixers"][pattern[i % len(pattern)]]) for i in range(layers)]
+        mixers = [make_mixer(dim=width, **_options(config["mixers"][pattern[i % len(pattern)]])) for i in range(layers)]
         self.embed = TokenEmbedding(config["vocab_size"], width)
         self.layers = nn.ModuleList(Block(width, config["intermediate_size"], mixer, eps) for mixer in mixers)
         self.norm = RMSNorm(width, eps)
@@ -133,9 +133,7 @@ class CausalLM(nn.Module):
         if cu_seqlens is None:
             return self._continue(tokens, self.new_state() if state is None else state)
         self._check_tokens(tokens)
-        if tokens.device.type == "cpu":
-            call("sequence_starts", cu_seqlens, tokens, "model", op="model")
-        offsets = cu_seqlens.tolist()
+        offsets = offsets_of("model", cu_seqlens, *tokens.shape)
         states = [self.new_state() for _ in offsets[1:]] if state is None else state
         if not isinstance(states, (list, tuple)):
             raise TypeError(f"[model] state is a {type(states).__name__}; must be a list, one per packed sequence")
@@ -265,6 +263,12 @@ class CausalLM(nn.Module):
                 block.mixer._check_state(own, batch)
             if own.dictionary is not None and not own.tensors and (found := own.dictionary.counts.shape[0]) != batch:
                 raise ValueError(f"[model] state is for batch {found}; tokens has batch {batch}")
+
+
+def _options(mixer: Dict[str, Any]) -> Dict[str, Any]:
+    """Of a mixer's configuration, without what has no effect."""
+    chunked = mixer["type"] in ("ovq", "vq")
+    return {k: v for k, v in mixer.items() if (k, v) != ("trial", "none") and (k != "chunk" or chunked)}
 
 
 def _mixed(a: int, b: int) -> int:

@@ -9,8 +9,8 @@ from typing import Any, Optional
 import torch
 from torch import Tensor
 
+from ..ops import gated_delta_rule
 from ..pointwise import exp, sigmoid, softplus
-from ..sequence_ops import gated_delta_rule
 from .projection import Projection
 from .recurrent import Mixed, RecurrentMixer, initial_a_log, initial_dt_bias, recur
 from .state import MixerState
@@ -25,7 +25,6 @@ class GatedDeltaNet(RecurrentMixer):
         key_dim (128): numbers per head of queries and keys.
         value_dim (256): numbers per head of values.
         conv_width (4): taps of the short convolutions.
-        chunk (64): tokens computed at a time; a matter of speed only.
     """
 
     kind = "gdn"
@@ -38,13 +37,10 @@ class GatedDeltaNet(RecurrentMixer):
         key_dim: int = 128,
         value_dim: int = 256,
         conv_width: int = 4,
-        chunk: int = 64,
         device: Any = None,
         dtype: Optional[torch.dtype] = None,
     ) -> None:
-        super().__init__(
-            dim, heads=heads, key_dim=key_dim, value_dim=value_dim, conv_width=conv_width, chunk=chunk
-        )
+        super().__init__(dim, heads=heads, key_dim=key_dim, value_dim=value_dim, conv_width=conv_width)
         self.g_proj = Projection(dim, heads * value_dim)
         self.a_proj = Projection(dim, heads)
         self.b_proj = Projection(dim, heads)
@@ -61,5 +57,5 @@ class GatedDeltaNet(RecurrentMixer):
         q, k, v = self.query_key_value(x, state, cu_seqlens)
         g = -exp(self.A_log) * softplus(self.a_proj(x) + self.dt_bias)
         beta = sigmoid(self.b_proj(x))
-        o = recur(gated_delta_rule, q, k, v, g, beta, state=state, cu_seqlens=cu_seqlens, chunk=self.chunk)
+        o = recur(gated_delta_rule, q, k, v, g, beta, state=state, cu_seqlens=cu_seqlens)
         return o, self.g_proj(x)

@@ -9,8 +9,8 @@ from typing import Any, Optional, Tuple
 import torch
 from torch import Tensor, nn
 
+from ..ops import l2_norm
 from ..pointwise import sigmoid
-from ..sequence_ops import l2_norm
 from .mixer import Mixer, layout_of
 from .projection import Projection
 from .short_convolution import ShortConvolution, convolved

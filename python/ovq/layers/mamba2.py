@@ -11,8 +11,8 @@ from typing import Any, Optional, Tuple
 import torch
 from torch import Tensor, nn
 
+from ..ops import ssd
 from ..pointwise import exp, silu, softplus
-from ..sequence_ops import ssd
 from .mixer import Mixer, layout_of
 from .projection import Projection
 from .recurrent import initial_a_log, initial_dt_bias, recur
@@ -32,7 +32,6 @@ class Mamba2(Mixer):
         state (64): numbers per channel.
         groups (1): groups of heads that share B, C and the norm.
         conv_width (4): taps of the short convolution.
-        chunk (64): tokens computed at a time; a matter of speed only.
     """
 
     kind = "mamba2"
@@ -47,7 +46,6 @@ class Mamba2(Mixer):
         state: int = 64,
         groups: int = 1,
         conv_width: int = 4,
-        chunk: int = 64,
         device: Any = None,
         dtype: Optional[torch.dtype] = None,
     ) -> None:
@@ -59,7 +57,6 @@ class Mamba2(Mixer):
             state=state,
             groups=groups,
             conv_width=conv_width,
-            chunk=chunk,
         )
         self._complete_heads()
         self.heads, self.head_dim = self.options["heads"], head_dim
@@ -102,7 +99,6 @@ class Mamba2(Mixer):
             self.D,
             state=state,
             cu_seqlens=cu_seqlens,
-            chunk=self.options["chunk"],
         )
         return o, z
 

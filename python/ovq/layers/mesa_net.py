@@ -10,8 +10,8 @@ from typing import Any, Optional
 import torch
 from torch import Tensor, nn
 
+from ..ops import mesa
 from ..pointwise import log_sigmoid, sigmoid, softplus
-from ..sequence_ops import mesa
 from .projection import Projection
 from .recurrent import Mixed, RecurrentMixer, recur
 from .state import MixerState
@@ -28,8 +28,7 @@ class MesaNet(RecurrentMixer):
         key_dim (128): numbers per head of queries and keys.
         value_dim (128): numbers per head of values.
         conv_width (4): taps of the short convolutions.
-        iterations (30): iterations of conjugate gradients.
-        chunk (64): tokens computed at a time; a matter of speed only.
+        iterations (30): of the kernel's conjugate gradients; the formula solves exactly.
     """
 
     kind = "mesa"
@@ -43,7 +42,6 @@ class MesaNet(RecurrentMixer):
         value_dim: int = 128,
         conv_width: int = 4,
         iterations: int = 30,
-        chunk: int = 64,
         device: Any = None,
         dtype: Optional[torch.dtype] = None,
     ) -> None:
@@ -54,7 +52,6 @@ class MesaNet(RecurrentMixer):
             value_dim=value_dim,
             conv_width=conv_width,
             iterations=iterations,
-            chunk=chunk,
         )
         self.a_proj = Projection(dim, heads, bias=True)
         self.b_proj = Projection(dim, heads, bias=True)
@@ -70,8 +67,8 @@ class MesaNet(RecurrentMixer):
         q, k, v = self.query_key_value(x, state, cu_seqlens)
         g, beta = log_sigmoid(self.a_proj(x)), sigmoid(self.b_proj(x))
         lambda_ = softplus(getattr(self, "lambda")) + SMALLEST_LAMBDA
-        options = dict(chunk=self.chunk, iterations=self.options["iterations"])
-        return recur(mesa, q, k, v, g, beta, lambda_, state=state, cu_seqlens=cu_seqlens, **options), None
+        iterations = self.options["iterations"]
+        return recur(mesa, q, k, v, g, beta, lambda_, state=state, cu_seqlens=cu_seqlens, iterations=iterations), None
 
     def _state_elements(self) -> int:
         return self.key_dim * (self.key_dim + self.value_dim)

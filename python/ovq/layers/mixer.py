@@ -6,8 +6,9 @@ from typing import Any, Dict, List, Optional, Set, Tuple, Union
 import torch
 from torch import Tensor, nn
 
-from .._library import call, invoke
-from ..arguments import json_of
+from .._library import invoke
+from ..arguments import json_of, offsets_of
+from ..paths import compiling
 from ..state import dtype_name
 from .state import MixerState, states_of
 
@@ -118,8 +119,8 @@ class Mixer(nn.Module):
             raise TypeError(f"[mixer] x has dtype {x.dtype}; must be a floating one")
         if x.shape[2] != self.dim:
             raise ValueError(f"[{self.kind}] x has width {x.shape[2]}; must have {self.dim}")
-        if cu_seqlens is not None and x.device.type == "cpu":
-            call("sequence_starts", cu_seqlens, x, "mixer", op="mixer")
+        if cu_seqlens is not None and not compiling():
+            offsets_of("mixer", cu_seqlens, *x.shape[:2])
 
     def _advance_all(
         self, x: Tensor, states: List[MixerState], cu_seqlens: Optional[Tensor], in_place: bool

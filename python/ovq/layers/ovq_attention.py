@@ -6,9 +6,9 @@ import torch
 from torch import Tensor, nn
 
 from .._library import call
-from ..functional import OPTIONS, ovq_attention, step
+from ..ops import ovq_attention, step
 from ..pointwise import through_float
-from ..state import dtype_name
+from ..state import OPTIONS, dtype_name
 from .heads import AttentionHeads, shifted
 from .mixer import checked_options
 from .projection import Projection
@@ -41,7 +41,6 @@ class OVQAttention(AttentionHeads):
         seed (0): of random new centroids.
         value_norms (False): values of centroids are as long as those of their tokens are on average.
         weighted_writes (False): learn how much each token counts in the dictionary.
-        trial ('none'): a variation that is not in the paper and has no kernel: slow: "none", "two-nearest", "log-size".
     """
 
     kind = "ovq"
@@ -68,7 +67,6 @@ class OVQAttention(AttentionHeads):
         seed: int = 0,
         value_norms: bool = False,
         weighted_writes: bool = False,
-        trial: str = "none",
         device: Any = None,
         dtype: Optional[torch.dtype] = None,
     ) -> None:
@@ -92,7 +90,6 @@ class OVQAttention(AttentionHeads):
             seed=seed,
             value_norms=value_norms,
             weighted_writes=weighted_writes,
-            trial=trial,
         )
         self._dictionary_bytes(0, torch.float32)  # checks the options together
         self.w_gate: Optional[nn.Module] = None
@@ -110,21 +107,14 @@ class OVQAttention(AttentionHeads):
         inputs = (q, k, v, self.beta())
         options = {name: self.options[name] for name in OPTIONS}
         if state is None:
-            return ovq_attention(
-                *inputs, weights=weights, cu_seqlens=cu_seqlens, trial=self.options["trial"], **options
-            )
+            return ovq_attention(*inputs, weights=weights, cu_seqlens=cu_seqlens, **options)
         before = state.dictionary
-        if before is not None and before.fused and before.dtype != state.dtype:
+        if before is not None and before.path == "kernel" and before.dtype != state.dtype:
             before = before.to(state.dtype)
         state.position += x.shape[1]
         if before is None:
             o, state.dictionary = ovq_attention(
-                *inputs,
-                weights=weights,
-                return_state=True,
-                state_dtype=state.dtype,
-                trial=self.options["trial"],
-                **options,
+                *inputs, weights=weights, return_state=True, state_dtype=state.dtype, **options
             )
         elif in_place and before.options["centroids"] == options["centroids"]:
             o, state.dictionary = step(*inputs, before, weights=weights), before
@@ -153,8 +143,8 @@ class OVQAttention(AttentionHeads):
         options = self.options
         # `centroids` may change; what came later is named where it is used, so that older states still fit.
         parts = {name: options[name] for name in OPTIONS if name not in ("centroids", "value_norms")}
-        for name, absent in (("value_norms", False), ("weighted_writes", False), ("trial", "none")):
-            if options[name] != absent:
+        for name in ("value_norms", "weighted_writes"):
+            if options[name]:
                 parts[name] = options[name]
         return self.head_layout(**parts)
 

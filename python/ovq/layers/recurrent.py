@@ -8,8 +8,8 @@ from typing import Any, Optional, Tuple
 import torch
 from torch import Tensor, nn
 
+from ..ops import l2_norm
 from ..pointwise import silu
-from ..sequence_ops import l2_norm
 from .mixer import Mixer, layout_of
 from .projection import Projection
 from .rms_norm import RMSNorm
@@ -24,7 +24,7 @@ class RecurrentMixer(Mixer):
         super().__init__(dim, **options)
         self.heads = self.options["heads"]
         self.key_dim, self.value_dim = self.options["key_dim"], self.options["value_dim"]
-        self.conv_width, self.chunk = self.options["conv_width"], self.options["chunk"]
+        self.conv_width = self.options["conv_width"]
         self.q_proj = Projection(dim, self.heads * self.key_dim)
         self.k_proj = Projection(dim, self.heads * self.key_dim)
         self.v_proj = Projection(dim, self.heads * self.value_dim)

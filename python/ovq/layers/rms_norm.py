@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from ..sequence_ops import rms_norm
+from ..ops import rms_norm
 
 
 class RMSNorm(nn.Module):

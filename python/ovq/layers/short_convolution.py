@@ -5,7 +5,7 @@ from typing import Optional
 import torch
 from torch import Tensor, nn
 
-from ..sequence_ops import short_convolution
+from ..ops import short_convolution
 from .state import MixerState
 
 

@@ -16,7 +16,10 @@ from typing import Any, Dict, List, Optional, Tuple, Union
 import torch
 from torch import Tensor, nn
 
-from ..sequence_ops import l2_norm, vector_quantize
+from ..ops import l2_norm, vector_quantize
+from ..ops.vector_quantize import nearest_codeword
+from ..paths import without_autocast
+from ..reference.vector_quantize import by_head, gather_rows
 
 GRADIENTS = {"ema": "straight_through", "diveq": "diveq", "sf-diveq": "sf_diveq"}
 
@@ -198,30 +201,9 @@ class VectorQuantizer(nn.Module):
         return {**self.__dict__, "commitment_loss": None}
 
 
-def nearest_codeword(z: Tensor, words: Tensor) -> Tensor:
-    """argmax over j of z . words_j: z [H, M, D], words [H, K, D] -> [H, M]"""
-    if z.is_meta:
-        return z.new_empty(z.shape[:2], dtype=torch.long)
-    return torch.ops.ovq.nearest_codeword(z, words, None)
-
-
-def by_head(x: Tensor) -> Tensor:
-    """[B, T, H, D] -> [H, B T, D]"""
-    return x.permute(2, 0, 1, 3).flatten(1, 2)
-
-
-def gather_rows(x: Tensor, index: Tensor) -> Tensor:
-    """Rows index [H, M] of x [H, K, D] -> [H, M, D]"""
-    return x.gather(1, index.unsqueeze(-1).expand(-1, -1, x.shape[2]))
-
-
 def block_means(z: Tensor, count: int) -> Tensor:
     """Means of `count` consecutive blocks of z [H, M, D] -> [H, count, D]. With fewer rows than blocks, rows stand in
     several."""
     rows = z.shape[1]
     borders = [(i * rows // count, (i + 1) * rows // count) for i in range(count)]
     return torch.stack([z[:, begin : max(begin + 1, end)].mean(1) for begin, end in borders], 1)
-
-
-def without_autocast(x: Tensor) -> Any:
-    return torch.autocast("cpu" if x.device.type == "meta" else x.device.type, enabled=False)

@@ -13,11 +13,13 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from ..functional import attention
+from ..ops import attention
+from ..paths import compiling
+from ..reference.vector_quantize import gather_rows
 from .cache import extend_cache
 from .heads import AttentionHeads
 from .state import MixerState
-from .vector_quantizer import VectorQuantizer, gather_rows
+from .vector_quantizer import VectorQuantizer
 from .vq_linear import vq_linear_attention
 
 CODEBOOK_OPTIONS = ("training", "no_use", "noise", "ema_decay", "commitment")
@@ -118,7 +120,7 @@ class VQAttention(AttentionHeads):
             return read(q, k, v, state)
         if self.training:
             k = self._training_keys(k)
-        elif _compiling():  # no branch on what a tensor holds
+        elif compiling():  # no branch on what a tensor holds
             k = torch.where(self.started > 0, self._quantized(k), k)
         elif self._has_started():
             if self.form == "linear":
@@ -168,11 +170,11 @@ class VQAttention(AttentionHeads):
 
     def _training_keys(self, k: Tensor) -> Tensor:
         """The keys [B, T, Hkv, D] as training sees them; notes them for the step's end."""
-        if _compiling():
+        if compiling():
             raise RuntimeError("[vq] training notes its keys, which compiled code cannot; leave this layer uncompiled")
         # A forward inside of backward is one that has been: activation checkpointing computes it again.
         again = torch.ops.ovq.inside_backward()
-        keys = 0 if k.is_meta else torch.ops.ovq.fingerprint(k)
+        keys = 0 if k.is_meta else torch.ops.ovq.fingerprint(k.detach().float().cpu())
         if again and keys not in self._forwards:
             raise ValueError(
                 "[vq] backward computes a forward again that is not of this step; call begin_step before each training "
@@ -241,7 +243,3 @@ class VQAttention(AttentionHeads):
     def __getstate__(self) -> Dict[str, Any]:
         """Copies have no loss: it belongs to a graph, which torch does not copy."""
         return {**self.__dict__, "_auxiliary": None}
-
-
-def _compiling() -> bool:
-    return hasattr(torch, "compiler") and torch.compiler.is_compiling()

@@ -9,7 +9,7 @@ from typing import Dict, Tuple
 import torch
 from torch import Tensor
 
-from .vector_quantizer import without_autocast
+from ..paths import without_autocast
 
 
 def vq_linear_attention(
