@@ -94,11 +94,12 @@ std::vector<PlannedRun> make_plan(const ReproduceArguments& arguments) {
   check_selection(sets, arguments.selection);
   std::vector<PlannedRun> plan;
   for (const auto& set : sets) {
-    const auto place = [&](const std::string& given, const char* usual) {
+    const auto directory = [&](const std::string& given, const char* usual) {
       return given.empty() ? fs::path(usual) / set.name : fs::path(given);
     };
-    const experiments::Places places{.results = place(arguments.out, "results"), .runs = place(arguments.runs, "runs")};
-    for (PlannedRun& run : plan_runs(set, arguments.selection, places)) plan.push_back(std::move(run));
+    const experiments::SetDirectories directories{.results = directory(arguments.out, "results"),
+                                                  .runs = directory(arguments.runs, "runs")};
+    for (PlannedRun& run : plan_runs(set, arguments.selection, directories)) plan.push_back(std::move(run));
   }
   if (plan.empty()) throw UsageError("--claims and --only together leave no experiment");
   return plan;

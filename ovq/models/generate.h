@@ -27,11 +27,11 @@ class Generation {
   // Continues `state` with `prompt`; model and state must outlive it. Options and prompt are checked here, the prompt
   // is read by the first call of `next`. An empty prompt goes on from `place`, where the state was left.
   Generation(LanguageModel& model, ModelState& state, const std::vector<int64_t>& prompt,
-             const GenerateOptions& options, const Session::Place& place = {});
+             const GenerateOptions& options, const Session::Continuation& continuation = {});
 
   // Nothing after the last one, which has not been read yet.
   std::optional<int64_t> next();
-  Session::Place place() { return session_.place(); }  // reads it
+  Session::Continuation continuation() { return session_.continuation(); }  // reads the last token
 
  private:
   Session session_;

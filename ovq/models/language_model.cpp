@@ -191,8 +191,7 @@ void LanguageModel::check_state(const Tensor& tokens, ModelState& state) const {
   for (size_t layer = 0; layer < blocks_.size(); ++layer) {
     check(state.layers[layer].position == state.position(), "model", "state's layers have read ", state.position(),
           " and ", state.layers[layer].position,
-          " tokens; must have read the same number. A call that failed in one of "
-          "them leaves such a state");
+          " tokens; must have read the same number. This happens when an earlier call failed halfway");
   }
   for (size_t layer = 0; layer < blocks_.size() && tokens.dim() == 2; ++layer) {
     blocks_[layer]->mixer->check_state(state.layers[layer], tokens.size(0));

@@ -27,9 +27,8 @@ const std::vector<Pattern>& patterns() {
   return all;
 }
 
-// Value shift and convolution, which the linear layers have something like anyway, on attention; or the paper's bare
-// attention.
-enum class Form { aided, plain };
+// Attention with value shift and convolution, which the linear layers have something like anyway, or as in the paper.
+enum class AttentionForm { extended, plain };
 constexpr std::string_view kPlain = "-plain";
 
 struct HeadSizes {
@@ -44,14 +43,13 @@ struct Sizes {
   int64_t chunk, window, centroids, codewords, warmup;
   double beta;  // where it starts; 0: at sqrt(head dim)
   Initializer initializer = Initializer::normal;
-  bool aided_windows =
-      false;  // the aided form is that of sliding windows too, not only of attention to the whole context
+  bool extended_windows = false;  // sliding windows have the extended form too, not only attention to the whole context
 };
 
 bool has_two_forms(const Pattern& pattern, const Sizes& sizes) {
   return std::any_of(pattern.mixers.begin(), pattern.mixers.end(), [&](const std::string& mixer) {
     return mixer == "full" || mixer == "nope" || mixer == "vq" || mixer.starts_with("ovq") ||
-           (mixer == "sw" && sizes.aided_windows);
+           (mixer == "sw" && sizes.extended_windows);
   });
 }
 
@@ -112,7 +110,7 @@ constexpr Sizes kSmallText = {.layers = 4,
                               .warmup = 300,
                               .beta = 0,
                               .initializer = Initializer::fan_in,
-                              .aided_windows = true};
+                              .extended_windows = true};
 
 // The same in a minute or two, for a first look.
 constexpr Sizes tiny_text() {
@@ -160,14 +158,14 @@ nn::HeadOptions head_options(const HeadSizes& heads, const Sizes& s) {
   return {.width = s.width, .heads = heads.count, .head_dim = heads.dim, .beta_init = s.beta == 0 ? 1 : s.beta / root};
 }
 
-MixerOptions mixer_of(const std::string& name, const Sizes& s, Form form) {
+MixerOptions mixer_of(const std::string& name, const Sizes& s, AttentionForm form) {
   if (name == "sw") {
     nn::AttentionOptions options{.heads = head_options(s.heads, s), .window = s.window, .rope = true};
-    options.heads.value_shift = options.heads.convolution = s.aided_windows && form == Form::aided;
+    options.heads.value_shift = options.heads.convolution = s.extended_windows && form == AttentionForm::extended;
     return options;
   }
-  nn::HeadOptions whole = head_options(form == Form::plain ? s.plain : s.recall, s);
-  whole.value_shift = whole.convolution = form == Form::aided;
+  nn::HeadOptions whole = head_options(form == AttentionForm::plain ? s.plain : s.recall, s);
+  whole.value_shift = whole.convolution = form == AttentionForm::extended;
   if (name == "full") return nn::AttentionOptions{.heads = whole, .rope = true};
   if (name == "nope") return nn::AttentionOptions{.heads = whole};
   if (name == "ovq" || name == "ovq-rope") {
@@ -198,7 +196,7 @@ MixerOptions mixer_of(const std::string& name, const Sizes& s, Form form) {
   return nn::LinearAttentionMixerOptions{.width = s.width, .heads = heads, .key_dim = dim, .value_dim = dim};
 }
 
-ModelConfig make_config(const Pattern& pattern, const Sizes& sizes, Form form) {
+ModelConfig make_config(const Pattern& pattern, const Sizes& sizes, AttentionForm form) {
   ModelConfig config;
   config.vocab_size = sizes.vocab;
   config.width = sizes.width;
@@ -218,7 +216,7 @@ const Pattern* find_pattern(const std::string& name) {
 
 // As the paper has it.
 ModelConfig paper_config(const std::string& pattern, const Sizes& sizes) {
-  return make_config(*find_pattern(pattern), sizes, Form::plain);
+  return make_config(*find_pattern(pattern), sizes, AttentionForm::plain);
 }
 
 // A row of the paper's tables.
@@ -285,7 +283,7 @@ std::vector<std::pair<std::string, ModelPreset>> all_presets() {
     for (const std::string& name : names_of_forms(sizes)) {
       const bool plain = name.ends_with(kPlain);
       const Pattern& pattern = *find_pattern(plain ? name.substr(0, name.size() - kPlain.size()) : name);
-      const ModelConfig config = make_config(pattern, sizes, plain ? Form::plain : Form::aided);
+      const ModelConfig config = make_config(pattern, sizes, plain ? AttentionForm::plain : AttentionForm::extended);
       all.emplace_back(scale + name,
                        ModelPreset{.config = config, .learning_rate = rate, .min_learning_rate = kLastRate});
     }

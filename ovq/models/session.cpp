@@ -89,15 +89,15 @@ void Session::remember(std::span<const int32_t> tokens) {
   if (recent_.size() > kMost) recent_.erase(recent_.begin(), recent_.end() - kMostRecent);
 }
 
-Session::Place Session::place() {
+Session::Continuation Session::continuation() {
   settle();
   return {.logits = logits_, .recent = recent_, .unread = unread_};
 }
 
-void Session::set_place(Place place) {
-  logits_ = std::move(place.logits);
-  recent_ = std::move(place.recent);
-  unread_ = place.unread;
+void Session::set_continuation(Continuation continuation) {
+  logits_ = std::move(continuation.logits);
+  recent_ = std::move(continuation.recent);
+  unread_ = continuation.unread;
   chosen_.reset();
 }
 

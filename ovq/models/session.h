@@ -40,14 +40,14 @@ class Session {
   // The last tokens, at most kMostRecent.
   std::span<const int32_t> recent() const { return recent_; }
 
-  // What goes on from here, besides the state; see state_file.h.
-  struct Place {
+  // All that is needed to continue from here, besides the state; see state_file.h.
+  struct Continuation {
     Tensor logits;
     std::vector<int32_t> recent;
     int64_t unread = 0;  // tokens of the last read() that it was stopped before
   };
-  Place place();  // settles first
-  void set_place(Place place);
+  Continuation continuation();  // settles first
+  void set_continuation(Continuation continuation);
 
  private:
   void remember(std::span<const int32_t> tokens);

@@ -12,22 +12,22 @@
 
 namespace ovq::models {
 
-// What goes on from a state, among its tensors.
-void pack_place(PackedState& packed, const Session::Place& place);
-bool has_place(const PackedState& packed);
-Session::Place unpack_place(const PackedState& packed, const std::string& source);
+// Stores a continuation among the tensors of a state.
+void pack_continuation(PackedState& packed, const Session::Continuation& continuation);
+bool has_continuation(const PackedState& packed);
+Session::Continuation unpack_continuation(const PackedState& packed, const std::string& source);
 
 struct StateOwner {
   std::string model;      // fingerprint
   std::string tokenizer;  // Tokenizer::identity(); empty: tokens only
 };
 
-void save_session(const std::filesystem::path& path, const ModelState& state, const Session::Place& place,
+void save_session(const std::filesystem::path& path, const ModelState& state, const Session::Continuation& continuation,
                   const StateOwner& owner);
 
 struct StoredSession {
   ModelState state;
-  Session::Place place;
+  Session::Continuation continuation;
 };
 // std::runtime_error names the file and what is wrong with it.
 StoredSession load_session(const std::filesystem::path& path, const StateOwner& owner);

@@ -76,7 +76,7 @@ class TextSession {
   // A point to come back to; costs what ModelState::snapshot says.
   struct Mark {
     ModelState state;
-    Session::Place place;
+    Session::Continuation continuation;
   };
   Mark mark();
   void return_to(const Mark& mark);

@@ -29,13 +29,13 @@ struct LayerStates : torch::CustomClassHolder {
   explicit LayerStates(ModelState from) : state(std::move(from)) {}
 
   ModelState state;
-  Session::Place place;  // where a generation left the state, which then was at this position
-  int64_t place_position = 0;
+  Session::Continuation continuation;  // of the generation that left the state at this position
+  int64_t continuation_position = 0;
 
-  bool has_place() const { return place.logits.defined() && place_position == state.position(); }
-  void set_place(Session::Place from) {
-    place = std::move(from);
-    place_position = state.position();
+  bool has_continuation() const { return continuation.logits.defined() && continuation_position == state.position(); }
+  void set_continuation(Session::Continuation from) {
+    continuation = std::move(from);
+    continuation_position = state.position();
   }
 };
 using StatesPtr = c10::intrusive_ptr<LayerStates>;
@@ -218,7 +218,7 @@ std::tuple<Tensor, std::vector<StatesPtr>> forward_with_states(const Handle& han
 GenerateOptions generate_options(const std::string& text) {
   const json object = parsed(text);
   GenerateOptions options;
-  FieldReader reader(object, FieldPlace{.op = "generate"});
+  FieldReader reader(object, FieldContext{.op = "generate"});
   reader.read(options);
   reader.finish();
   return options;
@@ -231,10 +231,10 @@ struct GenerationHandle : torch::CustomClassHolder {
       : model(std::move(model)),
         state(std::move(state)),
         generation(this->model->module(), this->state->state, prompt, options,
-                   this->state->has_place() ? this->state->place : Session::Place()) {}
+                   this->state->has_continuation() ? this->state->continuation : Session::Continuation()) {}
 
-  // Reads the last token; the state then knows what follows.
-  void settle() { state->set_place(generation.place()); }
+  // Reads the last token, so that the state includes it.
+  void settle() { state->set_continuation(generation.continuation()); }
 
   c10::intrusive_ptr<ModelHandle> model;
   StatesPtr state;
@@ -374,13 +374,13 @@ void define_module(torch::class_<Handle>& definition) {
 
 PackedState packed_states(const LayerStates& states) {
   PackedState packed = pack(states.state);
-  if (states.has_place()) pack_place(packed, states.place);
+  if (states.has_continuation()) pack_continuation(packed, states.continuation);
   return packed;
 }
 
 StatesPtr unpacked_states(const PackedState& packed, const std::string& source) {
   auto states = c10::make_intrusive<LayerStates>(unpack(packed, source));
-  if (has_place(packed)) states->set_place(unpack_place(packed, source));
+  if (has_continuation(packed)) states->set_continuation(unpack_continuation(packed, source));
   return states;
 }
 
@@ -405,7 +405,7 @@ void define_states(torch::Library& library) {
       .def("clone",
            [](const StatesPtr& self) {
              auto copy = c10::make_intrusive<LayerStates>(self->state.clone());
-             if (self->has_place()) copy->set_place(self->place);
+             if (self->has_continuation()) copy->set_continuation(self->continuation);
              return copy;
            })
       .def("save",

@@ -71,15 +71,16 @@ int64_t RecurrentMixer::state_bytes(int64_t, kernels::StateDtype) const {
   return elements * static_cast<int64_t>(sizeof(float));
 }
 
-Tensor RecurrentMixer::convolved(const Call& call, const char* name, ShortConvolution& convolution,
+Tensor RecurrentMixer::convolved(const RecurInputs& in, const char* name, ShortConvolution& convolution,
                                  const Tensor& y) const {
-  if (call.state != nullptr) return convolution->forward(y, call.state->tensors[name]);
-  return convolution->forward(y, call.cu_seqlens);
+  if (in.state != nullptr) return convolution->forward(y, in.state->tensors[name]);
+  return convolution->forward(y, in.cu_seqlens);
 }
 
-RecurrentMixer::Heads RecurrentMixer::fused_query_key_value(const Call& call, const std::vector<Projection>& others) {
-  if (call.state != nullptr || call.x.numel() == 0) return {};
-  ops::ProjectionsInputs inputs{.x = call.x, .cu_seqlens = call.cu_seqlens};
+RecurrentMixer::Heads RecurrentMixer::fused_query_key_value(const RecurInputs& in,
+                                                            const std::vector<Projection>& others) {
+  if (in.state != nullptr || in.x.numel() == 0) return {};
+  ops::ProjectionsInputs inputs{.x = in.x, .cu_seqlens = in.cu_seqlens};
   const auto add = [&](const Projection& projection, const ShortConvolution& convolution, int64_t unit) {
     inputs.weights.push_back(projection->weight);
     inputs.biases.push_back(projection->bias);
@@ -99,7 +100,7 @@ RecurrentMixer::Heads RecurrentMixer::fused_query_key_value(const Call& call, co
   add(k_proj_, conv_k_, options_.key_dim);
   add(v_proj_, conv_v_, 0);
   for (const Projection& other : others) add(other, ShortConvolution(nullptr), 0);
-  if (!ops::has_row_kernels({call.x}) || !ops::has_stored_kernels(inputs.weights)) return {};
+  if (!ops::has_row_kernels({in.x}) || !ops::has_stored_kernels(inputs.weights)) return {};
   std::vector<Tensor> y = ops::projections(inputs);
   const auto split = [&](const Tensor& rows, int64_t dim) { return rows.unflatten(-1, {options_.heads, dim}); };
   return {.q = split(y[0], options_.key_dim),
@@ -108,16 +109,16 @@ RecurrentMixer::Heads RecurrentMixer::fused_query_key_value(const Call& call, co
           .others = {y.begin() + 3, y.end()}};
 }
 
-RecurrentMixer::Heads RecurrentMixer::query_key_value(const Call& call, const std::vector<Projection>& others) {
-  if (Heads fused = fused_query_key_value(call, others); fused.q.defined()) return fused;
+RecurrentMixer::Heads RecurrentMixer::query_key_value(const RecurInputs& in, const std::vector<Projection>& others) {
+  if (Heads fused = fused_query_key_value(in, others); fused.q.defined()) return fused;
   const auto heads = [&](Projection& projection, ShortConvolution& convolution, const char* name, int64_t dim) {
-    const Tensor y = projection->forward(call.x);
-    return (convolution ? convolved(call, name, convolution, y) : y).unflatten(-1, {options_.heads, dim});
+    const Tensor y = projection->forward(in.x);
+    return (convolution ? convolved(in, name, convolution, y) : y).unflatten(-1, {options_.heads, dim});
   };
   Heads result{.q = ops::l2_norm(heads(q_proj_, conv_q_, "conv_q", options_.key_dim), kUnitEps),
                .k = ops::l2_norm(heads(k_proj_, conv_k_, "conv_k", options_.key_dim), kUnitEps),
                .v = heads(v_proj_, conv_v_, "conv_v", options_.value_dim)};
-  for (Projection other : others) result.others.push_back(other->forward(call.x));
+  for (Projection other : others) result.others.push_back(other->forward(in.x));
   return result;
 }
 

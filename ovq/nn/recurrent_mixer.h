@@ -41,8 +41,8 @@ class RecurrentMixer : public Mixer {
   // `op` is what errors name.
   RecurrentMixer(const char* op, const RecurrentOptions& options);
 
-  // What one call computes with.
-  struct Call {
+  // The inputs of one call.
+  struct RecurInputs {
     const Tensor& x;  // [B, T, width]
     MixerState* state;
     const OptionalTensor& cu_seqlens;
@@ -53,7 +53,7 @@ class RecurrentMixer : public Mixer {
     ops::RecurrenceResult result;  // o [B, T, H, value_dim]
     Tensor gate = {};              // [B, T, H value_dim], before its activation; undefined: none
   };
-  virtual Recurred recur(const Call& call) = 0;
+  virtual Recurred recur(const RecurInputs& in) = 0;
 
   // o [B, T, H, value_dim] -> [B, T, H value_dim] for the output projection: a norm over each head, then silu(gate).
   virtual Tensor normalised(const Tensor& o, const Tensor& gate);
@@ -71,22 +71,22 @@ class RecurrentMixer : public Mixer {
   void add_norm(int64_t size, double eps = 1e-6, int64_t groups = 1);
   StateLayout head_layout(const char* kind) const;
 
-  // y [B, T, channels] convolved, behind what the state has of the tokens before x
-  Tensor convolved(const Call& call, const char* name, ShortConvolution& convolution, const Tensor& y) const;
+  // Convolves y [B, T, channels], starting from the inputs before x that the state holds.
+  Tensor convolved(const RecurInputs& in, const char* name, ShortConvolution& convolution, const Tensor& y) const;
 
   struct Heads {
     Tensor q, k, v;              // [B, T, H, key_dim] of norm one, twice, and [B, T, H, value_dim]
     std::vector<Tensor> others;  // what the other projections make of x, in their order
   };
-  Heads query_key_value(const Call& call, const std::vector<Projection>& others = {});
+  Heads query_key_value(const RecurInputs& in, const std::vector<Projection>& others = {});
 
   Tensor mix(const Tensor& x, MixerState* state, const OptionalTensor& cu_seqlens) override;
 
   RMSNorm norm{nullptr};
 
  private:
-  // As one op. Undefined where there is a state, or there are no kernels for x.
-  Heads fused_query_key_value(const Call& call, const std::vector<Projection>& others);
+  // Computes them in one op. Undefined with a state, or where there are no kernels for x.
+  Heads fused_query_key_value(const RecurInputs& in, const std::vector<Projection>& others);
 
   const char* op_;
   RecurrentOptions options_;

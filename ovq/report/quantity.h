@@ -57,9 +57,9 @@ std::optional<experiments::Statistic> value_of(const Quantity& quantity, const E
 
 // Reads the quantity's fields from an object that has further fields; `of` is its default. A list in keep or centroids
 // gives a quantity for each element.
-std::vector<Quantity> read_quantities(FieldReader& reader, const json& object, const FieldPlace& place,
+std::vector<Quantity> read_quantities(FieldReader& reader, const json& object, const FieldContext& context,
                                       const std::string& of);
-Quantity quantity_from_json(const json& object, const FieldPlace& place, const std::string& of);
+Quantity quantity_from_json(const json& object, const FieldContext& context, const std::string& of);
 
 // "N 256", "keep 0.2" or ""
 std::string dictionary_text(const Quantity& quantity);

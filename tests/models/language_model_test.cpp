@@ -237,7 +237,7 @@ TEST(Generate, PiecesLeaveTheSameDictionary) {
   const auto read = [&](ModelState& state, int64_t piece) {
     Session session(*model, state);
     EXPECT_EQ(session.read({tokens.data_ptr<int32_t>(), 130}, {.piece = piece}), 130);
-    return session.place().logits;
+    return session.continuation().logits;
   };
   ModelState whole;
   const Tensor expected = read(whole, 130);
