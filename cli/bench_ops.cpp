@@ -10,7 +10,7 @@ namespace ovq::cli {
 
 void add_bench_ops(CLI::App& bench) {
   const auto arguments = std::make_shared<BenchArguments>();
-  add_bench_command(bench, "ops", "The fused torch ops, against the same composed of torch calls", *arguments)
+  add_bench_command(bench, "ops", "Time the fused torch ops against the same ops composed of torch calls", *arguments)
       ->callback([arguments] {
         set_up_torch(arguments->threads);
         run_bench(*arguments, [&] { return bench::run_ops(arguments->run); });

@@ -66,7 +66,7 @@ void add_group(std::vector<PlannedRun>& runs, std::vector<Experiment> group, con
   for (Experiment& experiment : group) {
     most_seeds = std::max(most_seeds, experiment.seeds.size());
     check(selection.seeds <= static_cast<int64_t>(experiment.seeds.size()), "reproduce", selection.seeds,
-          " seeds are asked for; ", experiment.id(), " has ", experiment.seeds.size());
+          " seeds were requested; ", experiment.id(), " has ", experiment.seeds.size());
     if (!experiment.search) continue;
     extend_by_results(experiment, directories);
     for (const uint64_t seed : experiment.search->seeds) {

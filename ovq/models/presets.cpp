@@ -41,7 +41,7 @@ struct Sizes {
   HeadSizes recall;  // of attention to the whole context: at equal size, many small ones recall more (docs/recall.md)
   HeadSizes plain;   // the same in the plain form
   int64_t chunk, window, centroids, codewords, warmup;
-  double beta;  // where it starts; 0: at sqrt(head dim)
+  double beta;  // its initial value; 0: sqrt(head dim)
   Initializer initializer = Initializer::normal;
   bool extended_windows = false;  // sliding windows have the extended form too, not only attention to the whole context
 };
@@ -53,7 +53,7 @@ bool has_two_forms(const Pattern& pattern, const Sizes& sizes) {
   });
 }
 
-// The patterns in their usual form, then those that have another one.
+// All patterns in their usual form, then those with a plain form.
 std::vector<std::string> names_of_forms(const Sizes& sizes) {
   std::vector<std::string> names;
   for (const Pattern& pattern : patterns()) names.emplace_back(pattern.name);
@@ -94,8 +94,8 @@ constexpr Sizes kSmall = {.layers = 4,
                           .beta = 16,
                           .initializer = Initializer::copying};
 
-// Text on a few cores. Window, chunk and centroids are to a training length of 1,024 about what the paper's are to
-// 10,000. With an even number of heads the linear layers have as many parameters as attention.
+// Text on a few cores. Window, chunk and centroids have about the same ratio to a training length of 1,024 as the
+// paper's to 10,000. With an even number of heads the linear layers have as many parameters as attention.
 constexpr Sizes kSmallText = {.layers = 4,
                               .width = 192,
                               .mlp = 512,
@@ -124,7 +124,7 @@ constexpr Sizes tiny_text() {
 }
 constexpr Sizes kTinyText = tiny_text();
 
-// What the paper's models have in common; the rest differs from experiment to experiment.
+// The sizes that all models of the paper share; PaperSizes differ between experiments.
 struct PaperSizes {
   int64_t layers, width, heads, mlp, vocab;
 };
@@ -148,7 +148,8 @@ constexpr Sizes kRecall = paper_sizes({.layers = 8, .width = 768, .heads = 6, .m
 constexpr Sizes kText = paper_sizes({.layers = 17, .width = 1024, .heads = 8, .mlp = 2304, .vocab = 32'000});
 constexpr Sizes kChoice = paper_sizes({.layers = 21, .width = 1280, .heads = 10, .mlp = 3200, .vocab = 32'000});
 
-// Of AdamW. What was found here for the small scales; the paper's, where it does not depend on the layers.
+// Learning rates of AdamW: tuned here for the small scales, otherwise the paper's, except where it depends on the
+// layers.
 constexpr double kTinyRate = 8e-3, kSmallRate = 2e-3;
 constexpr double kPaperVqRate = 4e-4, kPaperTextRate = 8e-4, kPaperChoiceRate = 8e-4;
 constexpr double kLastRate = 1e-5, kLastChoiceRate = 2e-5;
@@ -214,7 +215,7 @@ const Pattern* find_pattern(const std::string& name) {
   return nullptr;
 }
 
-// As the paper has it.
+// The paper's form.
 ModelConfig paper_config(const std::string& pattern, const Sizes& sizes) {
   return make_config(*find_pattern(pattern), sizes, AttentionForm::plain);
 }

@@ -1,7 +1,6 @@
-// Sessions on disk: a safetensors file with the state (ModelState::save), the logits of what comes next and the last
-// tokens, and in its metadata a version, the model's fingerprint, the tokenizer's identity and, if reading was
-// stopped, how many tokens of the text are missing. Checksummed; a file of
-// another model or tokenizer is refused.
+// Sessions on disk: a safetensors file with the state (ModelState::save), the logits of the next token and the recent
+// tokens. Its metadata hold a version, the model's fingerprint, the tokenizer's identity and, if reading was
+// interrupted, the number of unread tokens. The file has a checksum. A file of another model or tokenizer is refused.
 #pragma once
 
 #include <filesystem>
@@ -29,7 +28,7 @@ struct StoredSession {
   ModelState state;
   Session::Continuation continuation;
 };
-// std::runtime_error names the file and what is wrong with it.
+// std::runtime_error names the file and the problem.
 StoredSession load_session(const std::filesystem::path& path, const StateOwner& owner);
 
 }  // namespace ovq::models

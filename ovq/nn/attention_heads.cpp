@@ -93,7 +93,7 @@ AttentionHeads::Inputs AttentionHeads::attention_inputs(const Tensor& x, MixerSt
                                                         const OptionalTensor& cu_seqlens,
                                                         const c10::optional<ops::RotaryOptions>& rotation) {
   check_width(op_, x, heads_.width);
-  const bool alone = !heads_.convolution && !heads_.value_shift;  // each token: what was before it does not count
+  const bool alone = !heads_.convolution && !heads_.value_shift;  // no token depends on earlier ones
   if (fuses_inputs && (state == nullptr || alone)) {
     if (const Inputs in = fused_inputs(x, cu_seqlens, rotation); in.q.defined()) return in;
   }
@@ -125,7 +125,7 @@ Tensor AttentionHeads::shifted(const Tensor& x, const char* name, MixerState* st
   if (state != nullptr) {
     Tensor& last = state->tensors[name];
     if (last.defined()) before = last.to(x.scalar_type());  // autocast may have begun or ended since
-    last = x.narrow(1, time - 1, 1).clone();                // not a view, which would keep all of x
+    last = x.narrow(1, time - 1, 1).clone();                // a view would keep all of x in memory
   }
   const Tensor all = at::cat({before, x}, 1);
   const std::vector<int64_t> offsets = ops::offsets_of(op_, cu_seqlens);
@@ -152,7 +152,7 @@ Tensor AttentionHeads::beta() const {
   if (ops::needs_gradient({learned}) || !ops::has_row_kernels({learned}) || !learned.is_contiguous()) {
     return learned * root;
   }
-  const Tensor factors = at::empty(learned.sizes(), learned.options());  // for some numbers torch takes microseconds
+  const Tensor factors = at::empty(learned.sizes(), learned.options());  // torch takes microseconds for a few numbers
   const float* const from = learned.data_ptr<float>();
   float* const to = factors.data_ptr<float>();
   for (int64_t head = 0; head < learned.numel(); ++head) to[head] = from[head] * static_cast<float>(root);

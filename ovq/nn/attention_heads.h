@@ -1,7 +1,7 @@
-// What the attention layers share: projections without bias, unit-norm queries and keys, and beta = b sqrt(dk) with b
-// learned per head. Optional, each off by default: a short convolution on queries and keys before their norm, and the
-// value shift, by which the pair that enters at t is (k_{t-1}, s v_{t-1} + (1 - s) v_t), s = sigmoid(alpha); at the
-// start of a sequence it is (k_0, v_0).
+// Common part of the attention layers: projections without bias, unit-norm queries and keys, and beta = b sqrt(dk) with
+// b learned per head. Optional, each off by default: a short convolution on queries and keys before their norm, and the
+// value shift, which inserts the pair (k_{t-1}, s v_{t-1} + (1 - s) v_t) at t, with s = sigmoid(alpha); at the start of
+// a sequence it is (k_0, v_0).
 #pragma once
 
 #include "ovq/base/fields.h"
@@ -37,21 +37,22 @@ class AttentionHeads : public Mixer {
   const HeadOptions& heads() const { return heads_; }  // with the defaults filled in
 
  protected:
-  // `op` is what errors name.
+  // `op`: the name in errors.
   AttentionHeads(const char* op, const HeadOptions& options);
 
   struct Inputs {
     Tensor q, k, v;  // [B, T, H, D], [B, T, Hkv, D], [B, T, Hkv, D]
   };
-  // What the states of every attention layer depend on.
+  // The options that the states of every attention layer depend on.
   StateLayout head_layout() const;
-  // What the attention sees of x: projected, convolved, of unit norm, shifted, and with a rotation turned by it.
-  // `state` (or null) carries what convolution and shift need of the tokens before x.
+  // Queries, keys and values from x: projected, convolved, normalised, shifted and, with `rotation`, rotated. `state`
+  // (or null) carries the earlier tokens that convolution and shift need.
   Inputs attention_inputs(const Tensor& x, MixerState* state, const OptionalTensor& cu_seqlens,
                           const c10::optional<ops::RotaryOptions>& rotation = {});
-  // Bytes of that in the state of one sequence.
+  // Bytes of these earlier tokens in the state of one sequence.
   int64_t input_state_bytes(int64_t tokens) const;
-  // x [B, T, ...] one token later: what came before it is state's `name`, or at the start of a sequence its own first.
+  // x [B, T, ...] delayed by one token. The first element is `name` of the state or, at the start of a sequence, its
+  // own first token.
   Tensor shifted(const Tensor& x, const char* name, MixerState* state, const OptionalTensor& cu_seqlens) const;
   Tensor beta() const;             // [H]
   Tensor output(const Tensor& o);  // [B, T, H, D] -> [B, T, width]
@@ -60,12 +61,12 @@ class AttentionHeads : public Mixer {
   ShortConvolution conv_q{nullptr}, conv_k{nullptr};
   Tensor b;      // [H]
   Tensor alpha;  // [], with value_shift
-  // Whether queries, keys and values may come from one op. Of a part without a gradient it makes one of zeros, so not
-  // for layers whose keys may have none.
+  // Whether one op may compute queries, keys and values. It turns missing gradients into zeros; disable where keys may
+  // have none.
   bool fuses_inputs = true;
 
  private:
-  // As one op. Undefined where there are no kernels for x.
+  // Computes them in one op. Undefined where there are no kernels for x.
   Inputs fused_inputs(const Tensor& x, const OptionalTensor& cu_seqlens,
                       const c10::optional<ops::RotaryOptions>& rotation);
 
@@ -73,7 +74,7 @@ class AttentionHeads : public Mixer {
   HeadOptions heads_;
 };
 
-// Rows of norm one; zero rows stay.
+// Scales rows to norm one; zero rows stay.
 Tensor unit_norm(const Tensor& x);
 
 }  // namespace ovq::nn

@@ -21,7 +21,8 @@ OvqAttention::OvqAttention(const OvqAttentionOptions& options)
     w_gate->bias.fill_(3.0);  // every token counts about the same
   }
   StateLayout layout = head_layout();
-  // `centroids` may change; what came later is named where it is used, so that older states still fit.
+  // `centroids` may change. Options that were added later appear only where they are used, so that older states still
+  // fit.
   const auto add = [&](std::string_view name, const auto& value, auto&&...) {
     if (name != "centroids" && name != "value_norms") layout.add(name, value);
   };
@@ -53,7 +54,7 @@ int64_t OvqAttention::saved_bytes(int64_t tokens, kernels::StateDtype dtype) con
 
 OptionalTensor OvqAttention::write_weights(const Tensor& x, MixerState* state, const OptionalTensor& cu_seqlens) {
   if (!options_.weighted_writes) return {};
-  // A NaN shows in the outputs; as a weight it would be an error.
+  // A NaN in x shows in the outputs; as a weight it would be an error.
   const Tensor weights = ops::through_float(w_gate(x), [](const Tensor& gate) {  // [B, T, Hkv]
     return at::sigmoid(gate).nan_to_num(1.0).clamp_min(1e-6);
   });

@@ -15,7 +15,7 @@ namespace {
 constexpr double kStandardErrors = 2;  // means must differ by this many to be called different
 constexpr int kGridPoints = 25;        // of a computed line on a linear axis
 
-// `read(object, place)` for every object of a list.
+// `read(object, context)` for every object of a list.
 template <class Read>
 void for_each_object(FieldReader& reader, const char* name, const FieldContext& context, Read&& read) {
   const json* list = reader.find(name);

@@ -97,7 +97,7 @@ done
 options=$("$ovq" train --help | tr '\n' ' ' | grep -oP -- "--task-options.*?'\K\{[^']*\}" | head -n 1 | tr -s ' ')
 "$ovq" tasks recall --task-options "$options" >/dev/null || { echo "FAILED: --task-options $options, as --help has it"; failures=$((failures + 1)); }
 
-expect 2 'go together' "$ovq" eval "$work/good" --benchmark piqa
+expect 2 'must be given together' "$ovq" eval "$work/good" --benchmark piqa
 expect 2 'not on text' "$ovq" eval "$work/good" --benchmark piqa --questions "$work/file"
 
 # If the newest checkpoint is damaged, every command says so once and uses the one before.
