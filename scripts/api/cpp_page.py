@@ -40,7 +40,8 @@ SECTIONS = [
 ]
 # What the library's own files share through public headers.
 INTERNAL = {
-    *"enum_names list_fields OvqHead OvqSequence StateRollback StateLayout torch_dtype".split(),
+    *"enum_names list_fields retired_fields update_retired_mixer_fields add_retired_mixer_fields".split(),
+    *"without_retired_fields OvqHead OvqSequence StateRollback StateLayout torch_dtype".split(),
     *"own_kernel set_plain views_of options_of parallel_for fingerprint inside_backward by_head by_token".split(),
     *"check_ssd gather_rows backend_from resolved rotate_composed RecurrentOptions recurrent_options".split(),
     *"named_tensors assign_tensors PackedState pack StateOf set_state_of check_state_of unpack describe_mixer".split(),
