@@ -21,6 +21,7 @@ tiny=(--scale tiny --steps 4 --tokens-per-step 256 --lengths 16 --eval-rows 2 --
 expect 2 'did you mean "sw-ovq"' "$ovq" train --model sw-ovk --out "$work/run"
 expect 2 'did you mean "recall"' "$ovq" train --task recal --out "$work/run"
 expect 2 'did you mean "--steps"' "$ovq" train --stepps 3
+expect 2 'did you mean "--keep-checkpoints"' "$ovq" train --keep 3
 expect 2 'did you mean "train"' "$ovq" trian
 expect 2 'tiny' "$ovq" train --scale huge --out "$work/run"
 expect 2 'is not a JSON object' "$ovq" train --task-options '[1]' --out "$work/run"
