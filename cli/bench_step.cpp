@@ -21,7 +21,7 @@ struct BenchStepArguments {
 void add_bench_step(CLI::App& bench) {
   const auto arguments = std::make_shared<BenchStepArguments>();
   bench::TrainStepOptions& options = arguments->options;
-  CLI::App* step = add_bench_command(bench, "step", "A training step of every preset at the scales tiny and small",
+  CLI::App* step = add_bench_command(bench, "step", "Time a training step of every preset at the scales tiny and small",
                                      arguments->common);
   step->add_option("--tokens", options.tokens, "Tokens per step, approximately")
       ->capture_default_str()

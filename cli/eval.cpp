@@ -43,7 +43,7 @@ struct EvalFlags {
 
 void answer_questions(const EvalArguments& arguments, const train::Run& run, const train::TrainedModel& trained) {
   if (arguments.benchmark.empty() || arguments.questions.empty())
-    throw UsageError("--benchmark and --questions go together");
+    throw UsageError("--benchmark and --questions must be given together");
   if (run.options().task != "text")
     throw UsageError(fmt::format("--benchmark: {} was trained on {}, not on text", arguments.run, run.options().task));
   const train::ChoiceScores scores = train::score_benchmark(run, trained, arguments.benchmark, arguments.questions);

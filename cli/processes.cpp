@@ -22,8 +22,8 @@
 namespace ovq::cli {
 namespace {
 
-using distributed::Place;
 using distributed::ProcessGroup;
+using distributed::Rendezvous;
 using experiments::ChildProcess;
 using std::chrono::milliseconds;
 
@@ -177,14 +177,14 @@ void train_in_processes(const std::filesystem::path& run, const ProcessOptions& 
   }
 }
 
-void train_as_one_of(const Place& place, const ProcessOptions& options, const std::function<train::Run()>& open,
-                     const ShowOptions& show) {
+void train_as_one_of(const Rendezvous& rendezvous, const ProcessOptions& options,
+                     const std::function<train::Run()>& open, const ShowOptions& show) {
   std::shared_ptr<ProcessGroup> group;  // declared outside `try` because the handlers use it
   const auto leave_with = [&group](const std::exception& error) {
     if (group) group->leave_with(error.what());
   };
   try {
-    group = std::make_shared<ProcessGroup>(place, timeout_of(options));
+    group = std::make_shared<ProcessGroup>(rendezvous, timeout_of(options));
     ShowOptions shown = show;
     shown.parallel.group = group;
     train_and_show(shared_run(*group, open), shown);
@@ -199,11 +199,11 @@ void train_as_one_of(const Place& place, const ProcessOptions& options, const st
   }
 }
 
-int threads_of(const Place& place, int asked) {
+int threads_of(const Rendezvous& rendezvous, int asked) {
   if (asked != 0) return asked;
   // The launcher may have set each process's cores or number of threads.
   const bool own_cores = allowed_cpus().size() < static_cast<size_t>(sysconf(_SC_NPROCESSORS_ONLN));
-  return own_cores ? kernels::max_threads() : share_of_threads(place.local_ranks);
+  return own_cores ? kernels::max_threads() : share_of_threads(rendezvous.local_ranks);
 }
 
 }  // namespace ovq::cli

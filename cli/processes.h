@@ -8,7 +8,7 @@
 
 #include "cli/show_training.h"
 #include "ovq/base/fields.h"
-#include "ovq/distributed/place.h"
+#include "ovq/distributed/rendezvous.h"
 
 namespace ovq::cli {
 
@@ -34,10 +34,10 @@ void train_in_processes(const std::filesystem::path& run, const ProcessOptions& 
 
 // Trains as one of several processes. `open` is called only on the first rank. If a rank fails or cannot be reached,
 // prints the reason and ends the process.
-void train_as_one_of(const distributed::Place& place, const ProcessOptions& options,
+void train_as_one_of(const distributed::Rendezvous& rendezvous, const ProcessOptions& options,
                      const std::function<train::Run()>& open, const ShowOptions& show);
 
 // Number of threads for a process that shares this machine with others; `asked` unless it is 0.
-int threads_of(const distributed::Place& place, int asked);
+int threads_of(const distributed::Rendezvous& rendezvous, int asked);
 
 }  // namespace ovq::cli

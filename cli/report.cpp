@@ -67,8 +67,9 @@ void add_report(CLI::App& app) {
   command->add_option("--png", arguments->png, "Also write the figures as PNG to this directory; needs gnuplot")
       ->type_name("DIR");
   command
-      ->add_option("--claims", arguments->claims,
-                   "Claims and how results decide them; default: experiments/report/claims.json, or the built-in ones")
+      ->add_option(
+          "--claims", arguments->claims,
+          "Claims and the checks that decide them; default: experiments/report/claims.json, or the built-in ones")
       ->type_name("FILE");
   CLI::Option* watch_option =
       command

@@ -82,7 +82,8 @@ void check_selection(const std::vector<experiments::ExperimentSet>& sets, const 
   }
   for (const int64_t claim : selection.claims) {
     if (lacks(claims, std::to_string(claim)))
-      throw UsageError(fmt::format("no experiment is for claim {}; there are {}", claim, joined(claims)));
+      throw UsageError(
+          fmt::format("no experiment supports claim {}; there are experiments for {}", claim, joined(claims)));
   }
 }
 
@@ -90,17 +91,18 @@ std::vector<PlannedRun> make_plan(const ReproduceArguments& arguments) {
   std::vector<experiments::ExperimentSet> sets;
   for (const fs::path& file : set_files(arguments.set)) sets.push_back(experiments::read_experiment_set(file));
   if (sets.size() > 1 && !(arguments.out.empty() && arguments.runs.empty()))
-    throw UsageError("--out and --runs are for one set of experiments; name it");
+    throw UsageError("--out and --runs require a single set of experiments; name one");
   check_selection(sets, arguments.selection);
   std::vector<PlannedRun> plan;
   for (const auto& set : sets) {
-    const auto place = [&](const std::string& given, const char* usual) {
+    const auto directory = [&](const std::string& given, const char* usual) {
       return given.empty() ? fs::path(usual) / set.name : fs::path(given);
     };
-    const experiments::Places places{.results = place(arguments.out, "results"), .runs = place(arguments.runs, "runs")};
-    for (PlannedRun& run : plan_runs(set, arguments.selection, places)) plan.push_back(std::move(run));
+    const experiments::SetDirectories directories{.results = directory(arguments.out, "results"),
+                                                  .runs = directory(arguments.runs, "runs")};
+    for (PlannedRun& run : plan_runs(set, arguments.selection, directories)) plan.push_back(std::move(run));
   }
-  if (plan.empty()) throw UsageError("--claims and --only together leave no experiment");
+  if (plan.empty()) throw UsageError("no experiment matches both --claims and --only");
   return plan;
 }
 

@@ -42,7 +42,7 @@ void apply_tokenizer(const TokenizeArguments& arguments) {
   check_output_file("--out", arguments.out, reads);
   const auto tokenizer = text::make_tokenizer(arguments.tokenizer);
   const text::TokenizeReport report = text::write_token_file(arguments.out, *tokenizer, arguments.texts);
-  print("{}: {} tokens of {} documents, {} of text, {:.3f} bytes a token\n", arguments.out, report.tokens,
+  print("{}: {} tokens of {} documents, {} of text, {:.3f} bytes per token\n", arguments.out, report.tokens,
         report.documents, bytes_text(static_cast<double>(report.text_bytes)),
         static_cast<double>(report.text_bytes) / static_cast<double>(report.tokens));
 }

@@ -86,10 +86,10 @@ train::Run open_or_create(const TrainArguments& arguments, bool restarted = fals
 }
 
 // --processes 1 trains in one process even under a launcher.
-std::optional<distributed::Place> place_of(const ProcessOptions& options) {
+std::optional<distributed::Rendezvous> rendezvous_of(const ProcessOptions& options) {
   if (options.processes == 1) return std::nullopt;
   try {
-    return distributed::place_from_environment();
+    return distributed::rendezvous_from_environment();
   } catch (const std::invalid_argument& error) {
     throw UsageError(error.what());
   }
@@ -110,10 +110,11 @@ void run_training(const TrainArguments& arguments) {
     if (arguments.profile) flags.push_back("--profile");
     if (arguments.shard_optimizer) flags.push_back("--shard-optimizer");
     train_in_processes(open_or_create(arguments).path(), processes, arguments.threads, flags);
-  } else if (const auto place = place_of(processes)) {
-    set_up_torch(threads_of(*place, arguments.threads), place->rank == 0 ? Warnings::shown : Warnings::hidden);
+  } else if (const auto rendezvous = rendezvous_of(processes)) {
+    set_up_torch(threads_of(*rendezvous, arguments.threads),
+                 rendezvous->rank == 0 ? Warnings::shown : Warnings::hidden);
     train_as_one_of(
-        *place, processes, [&] { return open_or_create(arguments, place->attempt > 0); }, show);
+        *rendezvous, processes, [&] { return open_or_create(arguments, rendezvous->attempt > 0); }, show);
   } else {
     set_up_torch(arguments.threads);
     train_and_show(open_or_create(arguments), show);

@@ -19,7 +19,7 @@ ovq_add_torch_test(models_test ovq::models
   models/session_test.cpp models/storage_test.cpp)
 target_link_libraries(models_test PRIVATE ovq::text)
 ovq_add_torch_test(distributed_test ovq::distributed
-  distributed/gradient_buckets_test.cpp distributed/place_test.cpp distributed/process_group_test.cpp)
+  distributed/gradient_buckets_test.cpp distributed/rendezvous_test.cpp distributed/process_group_test.cpp)
 ovq_add_torch_test(train_test ovq::train
   train/adamw_test.cpp train/choice_scores_test.cpp train/comparison_test.cpp train/gradient_sums_test.cpp
   train/identifier_loss_test.cpp train/initial_weights_test.cpp

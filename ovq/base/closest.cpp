@@ -46,9 +46,10 @@ std::vector<std::string> closest_names(std::string_view name, const std::vector<
   for (const std::string& candidate : names) {
     const int64_t distance = edit_distance(name, candidate);
     const auto longer = static_cast<int64_t>(std::max(name.size(), candidate.size()));
-    // A whole name that is the start of the other counts as close: "positional" for "positional-recall".
+    // A whole name that is the start of the other counts as one change: "positional" for "positional-recall".
     const bool starts = !name.empty() && candidate.starts_with(name);
-    if (starts || distance <= std::max<int64_t>(1, longer / 3)) found.emplace_back(distance, candidate);
+    if (starts || distance <= std::max<int64_t>(1, longer / 3))
+      found.emplace_back(starts ? std::min<int64_t>(distance, 1) : distance, candidate);
   }
   return first_by_distance(std::move(found), limit);
 }

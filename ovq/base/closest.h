@@ -11,8 +11,8 @@ namespace ovq {
 // The number of insertions, deletions, replacements and swaps of neighbours that turn `a` into `b`. O(|a| |b|)
 int64_t edit_distance(std::string_view a, std::string_view b);
 
-// The names whose distance to `name` is at most a third of their length, closest first, at most `limit`. Ties keep the
-// order of `names`.
+// The names that begin with `name`, or whose distance to it is at most a third of their length, closest first, at most
+// `limit`. A longer name counts as one change. Ties keep the order of `names`.
 std::vector<std::string> closest_names(std::string_view name, const std::vector<std::string>& names, size_t limit = 3);
 
 // `unknown task "recal"; did you mean "recall"?` or, if nothing is close, `...; expected one of recall, icl`. If there

@@ -26,7 +26,7 @@ inline double number_or_nan(const json& value) {
 }
 
 // Where the options come from, for errors: "[config] mixers.ovq.chunk is 0; must be ...".
-struct FieldPlace {
+struct FieldContext {
   std::string op = "config";
   std::string path = "";           // prefix of the fields' names
   std::string kind = "field";      // the word for an unknown name
@@ -42,10 +42,10 @@ inline bool is_ignored(const RetiredField& field, const json& value) {
 class FieldReader {
  public:
   // The object must outlive the reader.
-  FieldReader(const json& object, FieldPlace place) : object_(object), place_(std::move(place)) {
+  FieldReader(const json& object, FieldContext context) : object_(object), context_(std::move(context)) {
     if (!object.is_object()) fail("", object, "an object");
   }
-  FieldReader(const json& object, std::string path) : FieldReader(object, FieldPlace{.path = std::move(path)}) {}
+  FieldReader(const json& object, std::string path) : FieldReader(object, FieldContext{.path = std::move(path)}) {}
 
   // Reads every field of the options. An object that an earlier version wrote may hold retired fields.
   template <class Options>
@@ -69,7 +69,7 @@ class FieldReader {
       if (!found) fail(name, *field, "one of " + quoted_names(value));
       value = *found;
     } else if constexpr (std::is_integral_v<T>) {
-      const Range allowed = !place_.check_ranges ? Range() : std::is_signed_v<T> ? range : at_least(0);
+      const Range allowed = !context_.check_ranges ? Range() : std::is_signed_v<T> ? range : at_least(0);
       const bool fits = !field->is_number_unsigned() ||
                         field->get<uint64_t>() <= static_cast<uint64_t>(std::numeric_limits<T>::max());
       const bool good = field->is_number_integer() && fits && allowed.contains(field->get<double>());
@@ -77,12 +77,12 @@ class FieldReader {
       value = field->get<T>();
     } else if constexpr (is_optional<T>) {
       const double number = finite_number(name, *field);
-      if (place_.check_ranges && number != 0 && !range.contains(number))
+      if (context_.check_ranges && number != 0 && !range.contains(number))
         fail(name, number, range.text() + ", or 0 for none");
       value = number == 0 ? T() : T(static_cast<typename T::value_type>(number));
     } else {
       const double number = finite_number(name, *field);
-      if (place_.check_ranges && !range.contains(number)) fail(name, number, range.text());
+      if (context_.check_ranges && !range.contains(number)) fail(name, number, range.text());
       value = static_cast<T>(number);
     }
   }
@@ -95,16 +95,16 @@ class FieldReader {
     return at == object_.end() || at->is_null() ? nullptr : &*at;
   }
   [[noreturn]] void fail(const std::string& name, const json& came, const std::string& expected) const {
-    const std::string& path = place_.path;
+    const std::string& path = context_.path;
     const std::string where = name.empty() ? path : path.empty() ? name : path + "." + name;
-    ovq::fail(place_.op.c_str(), where, " is ", came.dump(), "; ", place_.demand, " ", expected);
+    ovq::fail(context_.op.c_str(), where, " is ", came.dump(), "; ", context_.demand, " ", expected);
   }
   // Throws if the object has fields that were not read.
   void finish() const {
     for (const auto& [name, value] : object_.items()) {
       if (contains(known_, name) || contains(retired_, name)) continue;
-      const std::string kind = place_.kind + (place_.path.empty() ? "" : " of " + place_.path);
-      ovq::fail(place_.op.c_str(), unknown_name(kind, name, known_));
+      const std::string kind = context_.kind + (context_.path.empty() ? "" : " of " + context_.path);
+      ovq::fail(context_.op.c_str(), unknown_name(kind, name, known_));
     }
   }
 
@@ -129,7 +129,7 @@ class FieldReader {
   }
   double finite_number(const char* name, const json& field) const {
     if (!field.is_number() || !std::isfinite(field.get<double>())) {
-      fail(name, field, place_.check_ranges ? "a finite number" : "a number");
+      fail(name, field, context_.check_ranges ? "a finite number" : "a number");
     }
     return field.get<double>();
   }
@@ -141,7 +141,7 @@ class FieldReader {
   }
 
   const json& object_;
-  FieldPlace place_;
+  FieldContext context_;
   std::vector<std::string> known_;
   std::vector<std::string> retired_;                         // names of the object's retired fields
   std::map<std::string, std::string, std::less<>> renamed_;  // the object's name of a field by its present name

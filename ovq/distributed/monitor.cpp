@@ -29,17 +29,17 @@ std::string seconds_text(Monitor::Clock::duration duration) {
 
 }  // namespace
 
-std::string store_holder(const Place& place, const std::string& first) {
-  const std::string store = "the store at " + place.address + ":" + std::to_string(place.port);
-  return place.served ? store : first + ", which holds " + store + ",";
+std::string store_holder(const Rendezvous& rendezvous, const std::string& first) {
+  const std::string store = "the store at " + rendezvous.address + ":" + std::to_string(rendezvous.port);
+  return rendezvous.served ? store : first + ", which holds " + store + ",";
 }
 
-Monitor::Monitor(Store store, const Place& place, milliseconds timeout)
+Monitor::Monitor(Store store, const Rendezvous& rendezvous, milliseconds timeout)
     : store_(std::move(store)),
-      place_(place),
+      rendezvous_(rendezvous),
       timeout_(timeout),
       interval_(std::clamp(timeout / 8, milliseconds(20), milliseconds(1000))),
-      ranks_(static_cast<size_t>(place.ranks), Rank{.heard = Clock::now()}),
+      ranks_(static_cast<size_t>(rendezvous.ranks), Rank{.heard = Clock::now()}),
       looked_(Clock::now()),
       thread_([this] { run(); }) {}
 
@@ -66,7 +66,7 @@ void Monitor::run() {
         const std::lock_guard lock(mutex_);
         operations = operations_;
       }
-      store_.set("beat/" + std::to_string(place_.rank),
+      store_.set("beat/" + std::to_string(rendezvous_.rank),
                  std::to_string(beat) + " " + std::to_string(operations) + " " + host);
       look();
     } catch (const std::exception& error) {
@@ -115,7 +115,7 @@ std::string Monitor::name(size_t rank) const {
 std::string Monitor::finding(const std::string& error) const {
   const auto now = Clock::now();
   const auto missed = std::chrono::duration_cast<Clock::duration>(interval_ * kMissedBeats);
-  const std::string holder = store_holder(place_, name(0));
+  const std::string holder = store_holder(rendezvous_, name(0));
   if (!lost_.empty()) return holder + " has ended or cannot be reached";
   if (now - looked_ > missed) return holder + " has not answered for " + seconds_text(now - looked_);
   std::string gone, behind;
@@ -124,7 +124,7 @@ std::string Monitor::finding(const std::string& error) const {
     if (now - ranks_[rank].heard > missed)
       gone += (gone.empty() ? "" : " and ") + name(rank) + " has ended or cannot be reached: no sign of it for " +
               seconds_text(now - ranks_[rank].heard);
-    if (static_cast<int64_t>(rank) == place_.rank || ranks_[rank].operations > least) continue;
+    if (static_cast<int64_t>(rank) == rendezvous_.rank || ranks_[rank].operations > least) continue;
     if (ranks_[rank].operations < least) behind.clear();
     least = ranks_[rank].operations;
     behind += (behind.empty() ? "" : " and ") + name(rank);
@@ -132,8 +132,8 @@ std::string Monitor::finding(const std::string& error) const {
   if (!gone.empty()) return gone;
   if (least < operations_)
     return behind + " hangs: it has begun " + std::to_string(least) + " exchanges, rank " +
-           std::to_string(place_.rank) + " waits for the end of number " + std::to_string(operations_);
-  return "the exchange with the other ranks failed on " + name(static_cast<size_t>(place_.rank)) + ": " + error;
+           std::to_string(rendezvous_.rank) + " waits for the end of number " + std::to_string(operations_);
+  return "the exchange with the other ranks failed on " + name(static_cast<size_t>(rendezvous_.rank)) + ": " + error;
 }
 
 std::string Monitor::verdict(const std::string& error) {
@@ -166,7 +166,7 @@ void Monitor::say(const std::string& reason) {
 }
 
 void Monitor::linger(std::unique_lock<std::mutex>& lock) {
-  if (place_.served || place_.rank != 0 || !lost_.empty()) return;
+  if (rendezvous_.served || rendezvous_.rank != 0 || !lost_.empty()) return;
   hurry_ = true;
   const auto end = Clock::now() + std::max<milliseconds>(kLeastPatience, interval_ * 3 / 2);
   changed_.wait_until(lock, end, [] { return false; });

@@ -11,7 +11,7 @@
 #include <thread>
 #include <vector>
 
-#include "ovq/distributed/place.h"
+#include "ovq/distributed/rendezvous.h"
 
 namespace ovq::distributed {
 
@@ -23,7 +23,7 @@ struct Store {
 };
 
 // The process that is at fault if the store is lost; `first` names rank 0.
-std::string store_holder(const Place& place, const std::string& first);
+std::string store_holder(const Rendezvous& rendezvous, const std::string& first);
 
 inline constexpr const char* kVerdictKey = "verdict";
 
@@ -31,7 +31,7 @@ class Monitor {
  public:
   using Clock = std::chrono::steady_clock;
 
-  Monitor(Store store, const Place& place, std::chrono::milliseconds timeout);
+  Monitor(Store store, const Rendezvous& rendezvous, std::chrono::milliseconds timeout);
   Monitor(const Monitor&) = delete;
   Monitor& operator=(const Monitor&) = delete;
   ~Monitor();
@@ -58,7 +58,7 @@ class Monitor {
   std::string name(size_t rank) const;  // "rank 1 (host)"
 
   Store store_;
-  Place place_;
+  Rendezvous rendezvous_;
   std::chrono::milliseconds timeout_, interval_;
   mutable std::mutex mutex_;
   std::condition_variable changed_;

@@ -64,31 +64,31 @@ std::string own_address(const std::string& host, int port) {
   return address;
 }
 
-std::shared_ptr<::gloo::transport::Device> device_for(const Place& place) {
+std::shared_ptr<::gloo::transport::Device> device_for(const Rendezvous& rendezvous) {
   if (const char* interface = std::getenv("GLOO_SOCKET_IFNAME"))
     return c10d::ProcessGroupGloo::createDeviceForInterface(interface);
-  const std::string address = own_address(place.address, place.port);
+  const std::string address = own_address(rendezvous.address, rendezvous.port);
   return address.empty() ? c10d::ProcessGroupGloo::createDefaultDevice()
                          : c10d::ProcessGroupGloo::createDeviceForHostname(address);
 }
 
-StorePointer connect_store(const Place& place, ProcessGroup::Duration timeout) {
+StorePointer connect_store(const Rendezvous& rendezvous, ProcessGroup::Duration timeout) {
   c10d::TCPStoreOptions options;
-  options.port = static_cast<uint16_t>(place.port);
-  options.isServer = !place.served && place.rank == 0;
+  options.port = static_cast<uint16_t>(rendezvous.port);
+  options.isServer = !rendezvous.served && rendezvous.rank == 0;
   options.waitWorkers = false;
   ops::leave_out_libuv(options);
   options.timeout = std::max<ProcessGroup::Duration>(timeout, std::chrono::seconds(1));  // whole seconds only
   try {
-    return c10::make_intrusive<c10d::PrefixStore>(prefix_of(place.attempt),
-                                                  c10::make_intrusive<c10d::TCPStore>(place.address, options));
+    return c10::make_intrusive<c10d::PrefixStore>(prefix_of(rendezvous.attempt),
+                                                  c10::make_intrusive<c10d::TCPStore>(rendezvous.address, options));
   } catch (const std::exception& error) {
-    const std::string at = place.address + ":" + std::to_string(place.port);
+    const std::string at = rendezvous.address + ":" + std::to_string(rendezvous.port);
     const std::string why = error.what();
     if (options.isServer)
       throw std::runtime_error("cannot hold the store of the processes at " + at + ": " +
                                why.substr(0, why.find('\n')));
-    throw RankFailure(store_holder(place, "rank 0") + " cannot be reached");
+    throw RankFailure(store_holder(rendezvous, "rank 0") + " cannot be reached");
   }
 }
 
@@ -96,11 +96,11 @@ std::string here_key(int64_t rank) { return "here/" + std::to_string(rank); }
 
 // Waits until all ranks have arrived or one publishes why it will not. Polls because waiting in the store cannot be
 // interrupted.
-void meet(c10d::Store& store, const Place& place, ProcessGroup::Duration timeout) {
+void meet(c10d::Store& store, const Rendezvous& rendezvous, ProcessGroup::Duration timeout) {
   constexpr std::chrono::milliseconds kBetweenLooks{10};
-  store.set(here_key(place.rank), bytes_of("1"));
+  store.set(here_key(rendezvous.rank), bytes_of("1"));
   std::vector<std::string> keys;
-  for (int64_t rank = 0; rank < place.ranks; ++rank) keys.push_back(here_key(rank));
+  for (int64_t rank = 0; rank < rendezvous.ranks; ++rank) keys.push_back(here_key(rank));
   const auto end = std::chrono::steady_clock::now() + timeout;
   while (!store.check(keys)) {
     if (store.check({kVerdictKey})) throw RankFailure(text_of(store.get(kVerdictKey)));
@@ -110,10 +110,10 @@ void meet(c10d::Store& store, const Place& place, ProcessGroup::Duration timeout
     }
     std::ostringstream text;
     text << "rank";
-    for (int64_t rank = 0; rank < place.ranks; ++rank) {
+    for (int64_t rank = 0; rank < rendezvous.ranks; ++rank) {
       if (!store.check({here_key(rank)})) text << " " << rank;
     }
-    text << " of " << place.ranks << " did not connect within " << std::chrono::duration<double>(timeout).count()
+    text << " of " << rendezvous.ranks << " did not connect within " << std::chrono::duration<double>(timeout).count()
          << " s";
     throw RankFailure(set_first(store, kVerdictKey, text.str()));
   }
@@ -131,7 +131,7 @@ std::string first_line(const std::string& text) { return text.substr(0, text.fin
 
 }  // namespace
 
-struct ProcessGroup::Parts {
+struct ProcessGroup::Impl {
   StorePointer store;
   c10::intrusive_ptr<c10d::ProcessGroupGloo> gloo;
 };
@@ -141,24 +141,24 @@ struct ProcessGroup::Pending::Work {
   std::vector<at::Tensor> tensors;
 };
 
-ProcessGroup::ProcessGroup(const Place& place, Duration timeout)
-    : place_(place), timeout_(timeout), parts_(std::make_unique<Parts>()) {
-  check(place.ranks >= 1 && place.rank >= 0 && place.rank < place.ranks, "processes", "rank is ", place.rank,
-        "; must be within 0 and ", place.ranks - 1);
+ProcessGroup::ProcessGroup(const Rendezvous& rendezvous, Duration timeout)
+    : rendezvous_(rendezvous), timeout_(timeout), impl_(std::make_unique<Impl>()) {
+  check(rendezvous.ranks >= 1 && rendezvous.rank >= 0 && rendezvous.rank < rendezvous.ranks, "processes", "rank is ",
+        rendezvous.rank, "; must be within 0 and ", rendezvous.ranks - 1);
   check(timeout.count() > 0, "processes", "the time-out is ", timeout.count(), " ms; must be positive");
-  parts_->store = connect_store(place, timeout);
-  meet(*parts_->store, place, timeout);
+  impl_->store = connect_store(rendezvous, timeout);
+  meet(*impl_->store, rendezvous, timeout);
   auto options = c10d::ProcessGroupGloo::Options::create(timeout);
-  options->devices.push_back(device_for(place));
+  options->devices.push_back(device_for(rendezvous));
   try {
-    parts_->gloo = c10::make_intrusive<c10d::ProcessGroupGloo>(
-        c10::make_intrusive<c10d::PrefixStore>("gloo", parts_->store), static_cast<int>(place.rank),
-        static_cast<int>(place.ranks), options);
+    impl_->gloo = c10::make_intrusive<c10d::ProcessGroupGloo>(
+        c10::make_intrusive<c10d::PrefixStore>("gloo", impl_->store), static_cast<int>(rendezvous.rank),
+        static_cast<int>(rendezvous.ranks), options);
   } catch (const std::exception& error) {
-    throw RankFailure("rank " + std::to_string(place.rank) +
+    throw RankFailure("rank " + std::to_string(rendezvous.rank) +
                       " cannot connect to all others: " + first_line(error.what()));
   }
-  monitor_ = std::make_unique<Monitor>(monitored(parts_->store), place, timeout);
+  monitor_ = std::make_unique<Monitor>(monitored(impl_->store), rendezvous, timeout);
 }
 
 // The monitor ends first because it uses the store.
@@ -190,7 +190,7 @@ ProcessGroup::Pending ProcessGroup::begin_sum(const at::Tensor& x) {
   monitor_->count_operation();
   auto work = std::make_shared<Pending::Work>();
   work->tensors = {x};
-  work->work = attempted(*monitor_, [&] { return parts_->gloo->allreduce(work->tensors); });
+  work->work = attempted(*monitor_, [&] { return impl_->gloo->allreduce(work->tensors); });
   return begun(std::move(work));
 }
 
@@ -200,17 +200,17 @@ ProcessGroup::Pending ProcessGroup::begin_broadcast(const at::Tensor& x, int64_t
   options.rootRank = from;
   auto work = std::make_shared<Pending::Work>();
   work->tensors = {x};
-  work->work = attempted(*monitor_, [&] { return parts_->gloo->broadcast(work->tensors, options); });
+  work->work = attempted(*monitor_, [&] { return impl_->gloo->broadcast(work->tensors, options); });
   return begun(std::move(work));
 }
 
 std::vector<at::Tensor> ProcessGroup::gather(const at::Tensor& x) {
   monitor_->count_operation();
   std::vector<at::Tensor> all;
-  for (int64_t rank = 0; rank < place_.ranks; ++rank) all.push_back(at::empty_like(x));
+  for (int64_t rank = 0; rank < rendezvous_.ranks; ++rank) all.push_back(at::empty_like(x));
   std::vector<std::vector<at::Tensor>> outputs = {all};
   std::vector<at::Tensor> inputs = {x};
-  attempted(*monitor_, [&] { return parts_->gloo->allgather(outputs, inputs)->wait(); });
+  attempted(*monitor_, [&] { return impl_->gloo->allgather(outputs, inputs)->wait(); });
   return all;
 }
 
@@ -237,30 +237,30 @@ void ProcessGroup::leave_with(const std::string& reason) noexcept {
   }
 }
 
-struct StoreServer::Parts {
+struct StoreServer::Impl {
   c10::intrusive_ptr<c10d::TCPStore> store;
 };
 
-StoreServer::StoreServer() : parts_(std::make_unique<Parts>()) {
+StoreServer::StoreServer() : impl_(std::make_unique<Impl>()) {
   c10d::TCPStoreOptions options;
   options.port = 0;  // any free port
   options.isServer = true;
   options.waitWorkers = false;
   ops::leave_out_libuv(options);
-  parts_->store = c10::make_intrusive<c10d::TCPStore>("127.0.0.1", options);
+  impl_->store = c10::make_intrusive<c10d::TCPStore>("127.0.0.1", options);
 }
 
 StoreServer::~StoreServer() = default;
 
-int StoreServer::port() const { return parts_->store->getPort(); }
+int StoreServer::port() const { return impl_->store->getPort(); }
 
 void StoreServer::say(int64_t attempt, const std::string& reason) {
-  c10d::PrefixStore store(prefix_of(attempt), parts_->store);
+  c10d::PrefixStore store(prefix_of(attempt), impl_->store);
   set_first(store, kVerdictKey, reason);
 }
 
 std::string StoreServer::said(int64_t attempt) const {
-  c10d::PrefixStore store(prefix_of(attempt), parts_->store);
+  c10d::PrefixStore store(prefix_of(attempt), impl_->store);
   return get_or_empty(store, kVerdictKey);
 }
 
@@ -279,9 +279,9 @@ namespace {
 
 }  // namespace
 
-struct ProcessGroup::Parts {};
+struct ProcessGroup::Impl {};
 struct ProcessGroup::Pending::Work {};
-ProcessGroup::ProcessGroup(const Place&, Duration) { refuse(); }
+ProcessGroup::ProcessGroup(const Rendezvous&, Duration) { refuse(); }
 ProcessGroup::~ProcessGroup() = default;
 void ProcessGroup::Pending::wait() { refuse(); }
 ProcessGroup::Pending ProcessGroup::begin_sum(const at::Tensor&) { refuse(); }
@@ -290,7 +290,7 @@ std::string ProcessGroup::broadcast(const std::string&, int64_t) { refuse(); }
 std::vector<at::Tensor> ProcessGroup::gather(const at::Tensor&) { refuse(); }
 bool ProcessGroup::any(bool) { refuse(); }
 void ProcessGroup::leave_with(const std::string&) noexcept {}
-struct StoreServer::Parts {};
+struct StoreServer::Impl {};
 StoreServer::StoreServer() { refuse(); }
 StoreServer::~StoreServer() = default;
 int StoreServer::port() const { refuse(); }

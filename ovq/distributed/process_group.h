@@ -14,7 +14,7 @@
 #include <string>
 #include <vector>
 
-#include "ovq/distributed/place.h"
+#include "ovq/distributed/rendezvous.h"
 
 namespace ovq::distributed {
 
@@ -30,13 +30,13 @@ class ProcessGroup {
   using Duration = std::chrono::milliseconds;
 
   // Returns once all ranks have arrived; RankFailure names those missing at the time-out.
-  ProcessGroup(const Place& place, Duration timeout);
+  ProcessGroup(const Rendezvous& rendezvous, Duration timeout);
   ProcessGroup(const ProcessGroup&) = delete;
   ProcessGroup& operator=(const ProcessGroup&) = delete;
   ~ProcessGroup();
 
-  int64_t rank() const { return place_.rank; }
-  int64_t ranks() const { return place_.ranks; }
+  int64_t rank() const { return rendezvous_.rank; }
+  int64_t ranks() const { return rendezvous_.ranks; }
 
   // An asynchronous operation.
   class Pending {
@@ -66,14 +66,14 @@ class ProcessGroup {
   void leave_with(const std::string& reason) noexcept;
 
  private:
-  struct Parts;  // hides c10d
+  struct Impl;  // hides c10d
 
   Pending begun(std::shared_ptr<Pending::Work> work);
 
-  Place place_;
+  Rendezvous rendezvous_;
   Duration timeout_;
   std::unique_ptr<Monitor> monitor_;
-  std::unique_ptr<Parts> parts_;
+  std::unique_ptr<Impl> impl_;
 };
 
 // Holds the store for the processes on this machine, and so outlives them.
@@ -87,8 +87,8 @@ class StoreServer {
   std::string said(int64_t attempt) const;  // empty: nothing
 
  private:
-  struct Parts;
-  std::unique_ptr<Parts> parts_;
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
 };
 
 }  // namespace ovq::distributed

@@ -23,12 +23,12 @@ constexpr const char* kSource = "corpus.json";    // tokenizer options and sourc
 constexpr const char* kSources = "sources.json";  // where the text is from, if the source folder says so
 
 // A part of the data: its folder and the task option that names its token file.
-struct Part {
+struct CorpusSplit {
   const char* folder;
   const char* option;
   fs::path tokens(const fs::path& directory) const { return directory / (std::string(folder) + ".tokens"); }
 };
-constexpr std::array<Part, 2> kParts = {{{"train", "train"}, {"valid", "test"}}};
+constexpr std::array<CorpusSplit, 2> kSplits = {{{"train", "train"}, {"valid", "test"}}};
 
 json sources_in(const fs::path& directory) {
   std::ifstream in(directory / kSources);
@@ -42,7 +42,7 @@ json sources_in(const fs::path& directory) {
 
 bool Corpus::is_there() const {
   bool all = fs::exists(directory / kTokenizer);
-  for (const Part& part : kParts) all = all && fs::exists(part.tokens(directory));
+  for (const CorpusSplit& split : kSplits) all = all && fs::exists(split.tokens(directory));
   return all && (questions == 0 || fs::exists(questions_file()));
 }
 
@@ -50,7 +50,7 @@ fs::path Corpus::questions_file() const { return directory / fmt::format("ending
 
 json Corpus::task_options() const {
   json options = {{"tokenizer", directory / kTokenizer}};
-  for (const Part& part : kParts) options[part.option] = part.tokens(directory);
+  for (const CorpusSplit& split : kSplits) options[split.option] = split.tokens(directory);
   return options;
 }
 
@@ -69,8 +69,8 @@ void Corpus::check_source(const fs::path& data) const {
 }
 
 void Corpus::make(const fs::path& data, const std::function<void(const std::string&)>& say) const {
-  for (const Part& part : kParts) {
-    check(fs::is_directory(data / part.folder), "corpus", data.string(), " has no folder ", part.folder,
+  for (const CorpusSplit& split : kSplits) {
+    check(fs::is_directory(data / split.folder), "corpus", data.string(), " has no folder ", split.folder,
           "/; must have train/ and valid/ with .txt files");
   }
   fs::create_directories(directory);
@@ -81,19 +81,19 @@ void Corpus::make(const fs::path& data, const std::function<void(const std::stri
     files::write_file_durably(directory / kSources, sources.dump(2) + "\n");
   const fs::path model = directory / kTokenizer;
   if (!fs::exists(model)) {
-    files::write_file_durably(model, text::train_tokenizer({(data / kParts[0].folder).string()}, tokenizer));
+    files::write_file_durably(model, text::train_tokenizer({(data / kSplits[0].folder).string()}, tokenizer));
     say(fmt::format("{}: {} tokens", model.string(), tokenizer.vocab));
   }
   const auto made = text::make_tokenizer(model);
-  for (const Part& part : kParts) {
-    const fs::path file = part.tokens(directory);
+  for (const CorpusSplit& split : kSplits) {
+    const fs::path file = split.tokens(directory);
     if (fs::exists(file)) continue;
-    const auto report = text::write_token_file(file, *made, {(data / part.folder).string()});
+    const auto report = text::write_token_file(file, *made, {(data / split.folder).string()});
     say(fmt::format("{}: {} tokens of {} documents", file.string(), report.tokens, report.documents));
   }
   if (questions > 0 && !fs::exists(questions_file())) {
     files::write_file_durably(questions_file(),
-                              tasks::make_endings({(data / kParts[1].folder).string()}, {.questions = questions}));
+                              tasks::make_endings({(data / kSplits[1].folder).string()}, {.questions = questions}));
     say(fmt::format("{}: {} questions", questions_file().string(), questions));
   }
 }
@@ -101,29 +101,29 @@ void Corpus::make(const fs::path& data, const std::function<void(const std::stri
 json Corpus::described() const {
   json object = {{"made_with", fields_to_json(tokenizer)},
                  {"tokenizer", text::make_tokenizer(directory / kTokenizer)->identity()}};
-  for (const Part& part : kParts) {
-    const text::TokenFile file(part.tokens(directory));
+  for (const CorpusSplit& split : kSplits) {
+    const text::TokenFile file(split.tokens(directory));
     int64_t bytes = 0;
     for (const text::TokenDocument& document : file.documents()) bytes += document.text_bytes;
-    object[part.folder] = {{"tokens", file.tokens()}, {"documents", file.documents().size()}, {"bytes", bytes}};
+    object[split.folder] = {{"tokens", file.tokens()}, {"documents", file.documents().size()}, {"bytes", bytes}};
   }
   if (const json sources = sources_in(directory); !sources.is_null()) object["sources"] = sources;
   return object;
 }
 
 bool same_text(const json& described, const json& other) {
-  const auto sizes = [](const json& all, const Part& part) {
-    const json of_part = all.value(part.folder, json::object());
+  const auto sizes = [](const json& all, const CorpusSplit& split) {
+    const json of_part = all.value(split.folder, json::object());
     return std::pair(of_part.value("tokens", int64_t{0}), of_part.value("documents", int64_t{0}));
   };
   return described.value("tokenizer", "") == other.value("tokenizer", "") &&
-         std::all_of(kParts.begin(), kParts.end(),
-                     [&](const Part& part) { return sizes(described, part) == sizes(other, part); });
+         std::all_of(kSplits.begin(), kSplits.end(),
+                     [&](const CorpusSplit& split) { return sizes(described, split) == sizes(other, split); });
 }
 
-Corpus corpus_from_json(const json& object, const FieldPlace& place, const std::string& set) {
+Corpus corpus_from_json(const json& object, const FieldContext& context, const std::string& set) {
   Corpus corpus{.directory = fs::path("runs") / set / "corpus"};
-  FieldReader reader(object, place);
+  FieldReader reader(object, context);
   reader.read(corpus.tokenizer);
   reader("questions", corpus.questions, "", at_least(0));
   reader.finish();
@@ -132,7 +132,7 @@ Corpus corpus_from_json(const json& object, const FieldPlace& place, const std::
 
 Corpus corpus_of_result(const json& described, const json& task_options) {
   Corpus corpus{.directory = fs::path(task_options.at("tokenizer").get<std::string>()).parent_path()};
-  FieldReader reader(described.at("made_with"), FieldPlace{.op = "result", .path = "corpus.made_with"});
+  FieldReader reader(described.at("made_with"), FieldContext{.op = "result", .path = "corpus.made_with"});
   reader.read(corpus.tokenizer);
   reader.finish();
   return corpus;

@@ -37,7 +37,7 @@ struct Corpus {
 // Whether two descriptions are of the same text; older ones have fewer fields.
 bool same_text(const nlohmann::json& described, const nlohmann::json& other);
 
-Corpus corpus_from_json(const nlohmann::json& object, const FieldPlace& place, const std::string& set);
+Corpus corpus_from_json(const nlohmann::json& object, const FieldContext& context, const std::string& set);
 // The corpus that `described` describes, without questions.
 Corpus corpus_of_result(const nlohmann::json& described, const nlohmann::json& task_options);
 

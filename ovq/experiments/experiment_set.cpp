@@ -46,8 +46,8 @@ std::string read_name(FieldReader& reader) {
   return name;
 }
 
-EvaluationRequest request_from_json(const json& object, const FieldPlace& place) {
-  FieldReader reader(object, place);
+EvaluationRequest request_from_json(const json& object, const FieldContext& context) {
+  FieldReader reader(object, context);
   EvaluationRequest request;
   read_list(reader, "lengths", request.lengths, is_positive, "integers of at least 1");
   read_list(reader, "keep", request.keep, is_share, "numbers above 0 and at most 1");
@@ -76,8 +76,8 @@ void read_common(FieldReader& reader, const std::string& op, const std::string& 
     experiment.evaluations = requests_from_json(*list, op, path + ".evaluations");
 }
 
-RateSearch search_from_json(const json& object, const FieldPlace& place) {
-  FieldReader reader(object, place);
+RateSearch search_from_json(const json& object, const FieldContext& context) {
+  FieldReader reader(object, context);
   RateSearch search;
   read_list(reader, "learning_rates", search.learning_rates, is_positive, "positive numbers");
   read_list(reader, "seeds", search.seeds, is_natural, "integers of at least 0");
@@ -87,7 +87,7 @@ RateSearch search_from_json(const json& object, const FieldPlace& place) {
   }
   reader("extend", search.extend, "", at_least(0));
   if (const json* list = find_array(reader, "evaluations", "a list of evaluations"))
-    search.evaluations = requests_from_json(*list, place.op, place.path + ".evaluations");
+    search.evaluations = requests_from_json(*list, context.op, context.path + ".evaluations");
   reader.finish();
   if (search.learning_rates.empty()) reader.fail("learning_rates", json(), "a list of positive numbers");
   if (search.seeds.empty()) reader.fail("seeds", json(), "a list of integers of at least 0");
@@ -139,7 +139,7 @@ void check_experiment(Experiment& experiment) {
 
 std::vector<Experiment> group_from_json(const json& object, const std::string& op, const std::string& path,
                                         const std::optional<Corpus>& corpus) {
-  FieldReader reader(object, FieldPlace{.op = op, .path = path});
+  FieldReader reader(object, FieldContext{.op = op, .path = path});
   Experiment common{.group = read_name(reader), .corpus = corpus};
   read_common(reader, op, path, common);
   if (const json* search = reader.find("search"))
@@ -149,11 +149,11 @@ std::vector<Experiment> group_from_json(const json& object, const std::string& o
   if (list == nullptr) reader.fail("experiments", json(), "a list of experiments");
   std::vector<Experiment> experiments;
   for (size_t i = 0; i < list->size(); ++i) {
-    const std::string place = path + ".experiments[" + std::to_string(i) + "]";
-    FieldReader own((*list)[i], FieldPlace{.op = op, .path = place});
+    const std::string own_path = path + ".experiments[" + std::to_string(i) + "]";
+    FieldReader own((*list)[i], FieldContext{.op = op, .path = own_path});
     Experiment& experiment = experiments.emplace_back(common);
     experiment.name = read_name(own);
-    read_common(own, op, place, experiment);
+    read_common(own, op, own_path, experiment);
     own.finish();
     if (corpus) experiment.options["task_options"].update(corpus->task_options());
     try {
@@ -223,7 +223,7 @@ ExperimentSet read_experiment_set(const std::filesystem::path& file) {
   const std::string op = file.string();
   ExperimentSet set{.name = file.stem().string()};
   try {
-    FieldReader reader(object, FieldPlace{.op = op, .path = ""});
+    FieldReader reader(object, FieldContext{.op = op, .path = ""});
     const json* groups = find_array(reader, "groups", "a list of groups");
     if (const json* corpus = reader.find("corpus"))
       set.corpus = corpus_from_json(*corpus, {.op = op, .path = "corpus"}, set.name);

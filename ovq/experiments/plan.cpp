@@ -28,27 +28,27 @@ bool chosen(const Experiment& experiment, const Selection& selection) {
 }
 
 PlannedRun planned_run(const Experiment& experiment, uint64_t seed, std::optional<double> tuned_rate,
-                       const Places& places) {
+                       const SetDirectories& directories) {
   PlannedRun run{.experiment = experiment,
                  .seed = seed,
                  .tuning = tuned_rate.has_value(),
                  .learning_rate = tuned_rate,
-                 .places = places};
+                 .directories = directories};
   run.label = run.tuning ? fmt::format("{}/search/{}-rate-{}-{}", experiment.group, experiment.name, *tuned_rate, seed)
                          : fmt::format("{}-{}", experiment.id(), seed);
-  run.directory = places.runs / run.label;
-  run.result = places.results / (run.label + ".json");
+  run.directory = directories.runs / run.label;
+  run.result = directories.results / (run.label + ".json");
   return run;
 }
 
 // Adds the rates by which the search has been extended so far, as its results show.
-void extend_by_results(Experiment& experiment, const Places& places) {
+void extend_by_results(Experiment& experiment, const SetDirectories& directories) {
   RateSearch& search = *experiment.search;
   while (search.extend > 0) {
     std::vector<ExperimentResult> tuning;
     for (const double rate : search.learning_rates) {
       for (const uint64_t seed : search.seeds) {
-        auto found = planned_search_run(experiment, seed, rate, places).finished();
+        auto found = planned_search_run(experiment, seed, rate, directories).finished();
         if (!found) return;
         tuning.push_back(std::move(*found));
       }
@@ -61,23 +61,23 @@ void extend_by_results(Experiment& experiment, const Places& places) {
 }
 
 void add_group(std::vector<PlannedRun>& runs, std::vector<Experiment> group, const Selection& selection,
-               const Places& places) {
+               const SetDirectories& directories) {
   size_t most_seeds = 0;
   for (Experiment& experiment : group) {
     most_seeds = std::max(most_seeds, experiment.seeds.size());
     check(selection.seeds <= static_cast<int64_t>(experiment.seeds.size()), "reproduce", selection.seeds,
-          " seeds are asked for; ", experiment.id(), " has ", experiment.seeds.size());
+          " seeds were requested; ", experiment.id(), " has ", experiment.seeds.size());
     if (!experiment.search) continue;
-    extend_by_results(experiment, places);
+    extend_by_results(experiment, directories);
     for (const uint64_t seed : experiment.search->seeds) {
       for (const double rate : experiment.search->learning_rates)
-        runs.push_back(planned_search_run(experiment, seed, rate, places));
+        runs.push_back(planned_search_run(experiment, seed, rate, directories));
     }
   }
   if (selection.seeds > 0) most_seeds = static_cast<size_t>(selection.seeds);
   for (size_t i = 0; i < most_seeds; ++i) {
     for (const Experiment& experiment : group) {
-      if (i < experiment.seeds.size()) runs.push_back(planned_run(experiment, experiment.seeds[i], {}, places));
+      if (i < experiment.seeds.size()) runs.push_back(planned_run(experiment, experiment.seeds[i], {}, directories));
     }
   }
 }
@@ -113,8 +113,9 @@ std::optional<ExperimentResult> PlannedRun::finished() const {
   return found;
 }
 
-PlannedRun planned_search_run(const Experiment& experiment, uint64_t seed, double learning_rate, const Places& places) {
-  PlannedRun run = planned_run(experiment, seed, learning_rate, places);
+PlannedRun planned_search_run(const Experiment& experiment, uint64_t seed, double learning_rate,
+                              const SetDirectories& directories) {
+  PlannedRun run = planned_run(experiment, seed, learning_rate, directories);
   if (!experiment.search->evaluations.empty()) run.experiment.evaluations = experiment.search->evaluations;
   return run;
 }
@@ -129,7 +130,8 @@ std::vector<std::string> selectable_names(const ExperimentSet& set) {
   return names;
 }
 
-std::vector<PlannedRun> plan_runs(const ExperimentSet& set, const Selection& selection, const Places& places) {
+std::vector<PlannedRun> plan_runs(const ExperimentSet& set, const Selection& selection,
+                                  const SetDirectories& directories) {
   std::vector<PlannedRun> runs;
   for (size_t i = 0; i < set.experiments.size();) {
     std::vector<Experiment> group;
@@ -137,7 +139,7 @@ std::vector<PlannedRun> plan_runs(const ExperimentSet& set, const Selection& sel
     for (; i < set.experiments.size() && set.experiments[i].group == name; ++i) {
       if (chosen(set.experiments[i], selection)) group.push_back(set.experiments[i]);
     }
-    add_group(runs, group, selection, places);
+    add_group(runs, group, selection, directories);
   }
   drop_needless_searches(runs);
   for (PlannedRun& run : runs) run.set = set.name;

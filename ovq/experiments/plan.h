@@ -18,7 +18,7 @@ struct Selection {
   int64_t seeds = 0;               // only the first seeds; 0: all
 };
 
-struct Places {
+struct SetDirectories {
   std::filesystem::path results, runs;  // of the set
 };
 
@@ -31,7 +31,7 @@ struct PlannedRun {
   std::string label;                    // <group>/<name>-<seed>, or <group>/search/<name>-rate-<rate>-<seed>
   std::filesystem::path directory;      // of the run
   std::filesystem::path result;         // the file
-  Places places;
+  SetDirectories directories;
 
   bool has_questions() const { return !tuning && experiment.corpus && experiment.corpus->questions > 0; }
   bool has_rate() const { return !experiment.search || learning_rate.has_value(); }
@@ -43,11 +43,13 @@ struct PlannedRun {
 };
 
 // A run of the experiment's search for its learning rate.
-PlannedRun planned_search_run(const Experiment& experiment, uint64_t seed, double learning_rate, const Places& places);
+PlannedRun planned_search_run(const Experiment& experiment, uint64_t seed, double learning_rate,
+                              const SetDirectories& directories);
 
 // In the order of the groups. Within a group all experiments run with the first seed, then with the second, so that an
 // early stop leaves comparable results. Unknown names and claims are a std::invalid_argument.
-std::vector<PlannedRun> plan_runs(const ExperimentSet& set, const Selection& selection, const Places& places);
+std::vector<PlannedRun> plan_runs(const ExperimentSet& set, const Selection& selection,
+                                  const SetDirectories& directories);
 
 // Groups, experiments and claims of a set, for completion and error messages.
 std::vector<std::string> selectable_names(const ExperimentSet& set);

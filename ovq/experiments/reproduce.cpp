@@ -142,7 +142,7 @@ size_t Reproduction::extend_search_of(size_t index) {
   --extended.search->extend;
   std::vector<Job> added;
   for (const uint64_t seed : extended.search->seeds) {
-    PlannedRun run = planned_search_run(extended, seed, *rate, waiting.places);
+    PlannedRun run = planned_search_run(extended, seed, *rate, waiting.directories);
     run.set = waiting.set;
     added.push_back(make_job(std::move(run)));
   }

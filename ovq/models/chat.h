@@ -1,4 +1,4 @@
-// Turns of a talk on one session: what the user says is read, the answer is written, and a turn can be taken back.
+// A conversation on one session. It reads each line of the user and writes an answer; turns can be undone.
 //   user_prefix line "\n" answer_prefix -> answer
 #pragma once
 
@@ -19,7 +19,7 @@ template <class Fields>
 void list_fields(Fields& field, ChatOptions& o) {
   field("user_prefix", o.user_prefix, "text before each line of the user");
   field("answer_prefix", o.answer_prefix, "text before each answer");
-  field("undo", o.undo, "turns that /undo can take back; each needs the memory of one state", at_least(0));
+  field("undo", o.undo, "number of turns that /undo can undo; each needs the memory of one state", at_least(0));
 }
 
 class Chat {
@@ -28,11 +28,11 @@ class Chat {
 
   // One turn. If reading the line fails or is stopped, the session is as it was.
   Written say(const std::string& line, const ReadOptions& read, const WriteOptions& write);
-  // Takes the last turn back; false if there is none to take back.
+  // Undoes the last turn; false if there is none.
   bool undo();
-  void reset();  // as if nothing had been said; can be taken back too
+  void reset();  // starts an empty conversation; can be undone
   void save(const std::filesystem::path& path) { session_.save(path); }
-  void load(const std::filesystem::path& path);  // can be taken back too
+  void load(const std::filesystem::path& path);  // can be undone
 
   const TextSession& session() const { return session_; }
 

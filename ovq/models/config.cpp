@@ -105,8 +105,8 @@ json without_retired_fields(json patch, const ModelConfig& base) {
 std::string identity(ModelConfig config) {
   config.set_centroids(1);
   json object = to_json(config);
-  // States that older programs have saved still fit: fields that came later count where they are used, and those that
-  // went are still there.
+  // Fingerprints of states that older programs saved must still match: later fields appear only where they are used,
+  // and retired fields stay.
   for (const auto& [name, options] : config.mixers) {
     json& mixer = object["mixers"][name];
     if (!mixer.value("value_norms", true)) mixer.erase("value_norms");

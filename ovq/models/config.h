@@ -1,4 +1,4 @@
-// What a language model is made of, as config.json holds it.
+// The configuration of a language model, as stored in config.json.
 #pragma once
 
 #include <array>
@@ -15,8 +15,9 @@ namespace ovq::models {
 enum class Initializer {
   normal,  // every weight N(0, std^2)
   fan_in,  // weights N(0, 1 / fan_in), embeddings N(0, 1), residual outputs divided by sqrt(2 layers)
-  // As fan_in, but what writes starts as the transpose of what reads: the output embedding of the input embedding, a
-  // mixer's o_proj of its v_proj. A layer then copies what it attends to from the first step on.
+  // As fan_in, but matrices that write start as the transpose of matrices that read: the output embedding is copied
+  // from the input embedding, a mixer's o_proj from its v_proj. From the first step on a layer copies the tokens that
+  // it attends to.
   copying,
 };
 
@@ -39,14 +40,14 @@ struct ModelConfig {
   const std::string& mixer_name(int64_t layer) const { return pattern[static_cast<size_t>(layer) % pattern.size()]; }
   const MixerOptions& mixer(int64_t layer) const { return mixers.at(mixer_name(layer)); }
 
-  // The most centroids of every ovq mixer.
+  // Sets the maximum number of centroids of every ovq mixer.
   void set_centroids(int64_t centroids);
-  // The same by mixer: what to put back after others were tried.
+  // The maximum by mixer, to restore it after trying others.
   std::map<std::string, int64_t> centroids() const;
   void set_centroids(const std::map<std::string, int64_t>& by_mixer);
 };
 
-// But for the mixers.
+// All fields but the mixers and their pattern.
 template <class Fields>
 void list_fields(Fields& field, ModelConfig& c) {
   field("vocab_size", c.vocab_size, "number of different tokens", at_least(1));
@@ -58,13 +59,14 @@ void list_fields(Fields& field, ModelConfig& c) {
   field("initializer_range", c.initializer_range, "standard deviation of the initializer normal");
 }
 
-// Errors (std::invalid_argument) name the field, what it holds and what is allowed.
+// Errors (std::invalid_argument) name the field, its value and the allowed values.
 ModelConfig config_from_json(const nlohmann::json& object);
 nlohmann::json to_json(const ModelConfig& config);
-// A patch of a configuration (RFC 7396) without what earlier versions had, so that patches compare equal. `base` tells
-// the types of the mixers.
+// Removes retired fields from a patch of a configuration (RFC 7396), so that patches of different versions compare
+// equal. `base` gives the types of the mixers.
 nlohmann::json without_retired_fields(nlohmann::json patch, const ModelConfig& base);
-// As text, with the number of centroids left open: that is no part of what a model is.
+// The configuration as text, without the number of centroids, which may change. Two models with equal text and equal
+// weights accept each other's states.
 std::string identity(ModelConfig config);
 ModelConfig load_config(const std::filesystem::path& file);
 

@@ -46,7 +46,7 @@ ExecutedFlops executed(const nn::OvqAttentionOptions& o, double context) {
   ExecutedFlops sum;
   bool first = true;
   for_each_chunk(o.dictionary, static_cast<int64_t>(context), [&](double centroids, double tokens) {
-    // Rows seen in full, and the chunk of which half is.
+    // Rows that all queries see, and the chunk, of which a query sees half on average.
     const double rows = centroids + (o.dictionary.rope && !first ? chunk : 0);
     sum.forward += tokens * heads.dim * (heads.query * (4 * rows + 2 * chunk) + heads.kv * 2 * centroids);
     sum.backward += tokens * heads.dim * heads.query * (10 * rows + 5 * chunk);

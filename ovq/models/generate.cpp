@@ -5,12 +5,12 @@
 namespace ovq::models {
 
 Generation::Generation(LanguageModel& model, ModelState& state, const std::vector<int64_t>& prompt,
-                       const GenerateOptions& options, const Session::Place& place)
+                       const GenerateOptions& options, const Session::Continuation& continuation)
     : session_(model, state), sampler_(options.sampling), options_(options) {
   check_fields("generate", options);
-  const bool goes_on = place.logits.defined() && place.logits.numel() == model.config().vocab_size;
+  const bool goes_on = continuation.logits.defined() && continuation.logits.numel() == model.config().vocab_size;
   check(!prompt.empty() || goes_on, "generate", "prompt is empty; must have at least one token");
-  if (prompt.empty()) session_.set_place(place);
+  if (prompt.empty()) session_.set_continuation(continuation);
   for (const int64_t token : prompt) {
     check(token >= 0 && token < model.config().vocab_size, "generate", "prompt has token ", token,
           "; the vocabulary has ", model.config().vocab_size);

@@ -1,4 +1,4 @@
-// Tokens from a model: the prompt is read in pieces, then one token at a time follows; memory is that of the state.
+// Generation: the model reads the prompt in pieces and then produces one token at a time. Memory is that of the state.
 #pragma once
 
 #include <functional>
@@ -21,17 +21,17 @@ void list_fields(Fields& field, GenerateOptions& o) {
   field("piece", o.piece, "tokens of the prompt read at a time", at_least(1));
 }
 
-// Tokens as they are asked for.
+// Generates tokens on demand.
 class Generation {
  public:
-  // Continues `state` with `prompt`; model and state must outlive it. Options and prompt are checked here, the prompt
-  // is read by the first call of `next`. An empty prompt goes on from `place`, where the state was left.
+  // Continues `state` with `prompt`; model and state must outlive it. Options and prompt are checked here; the first
+  // call of `next` reads the prompt. An empty prompt continues from `continuation`, where the state was left.
   Generation(LanguageModel& model, ModelState& state, const std::vector<int64_t>& prompt,
-             const GenerateOptions& options, const Session::Place& place = {});
+             const GenerateOptions& options, const Session::Continuation& continuation = {});
 
-  // Nothing after the last one, which has not been read yet.
+  // The next token; nothing after the last one. The model has not read the returned token yet.
   std::optional<int64_t> next();
-  Session::Place place() { return session_.place(); }  // reads it
+  Session::Continuation continuation() { return session_.continuation(); }  // reads the last token
 
  private:
   Session session_;
@@ -41,8 +41,8 @@ class Generation {
   int64_t given_ = 0;
 };
 
-// Continues `state` with prompt [T] and appends `tokens` new ones, which it returns; `each`, if given, sees each as it
-// comes and stops the generation by returning false. The last token returned has not been read yet.
+// Continues `state` with prompt [T] and returns `tokens` new tokens. `each`, if given, receives every token as it is
+// generated and stops the generation by returning false. The model has not read the last returned token yet.
 std::vector<int64_t> generate(LanguageModel& model, ModelState& state, const std::vector<int64_t>& prompt,
                               const GenerateOptions& options, const std::function<bool(int64_t)>& each = {});
 

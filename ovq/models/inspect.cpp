@@ -77,7 +77,7 @@ void cost_rows(std::string& text, const Inspection& x, Cell&& cell, Total&& tota
 
 int64_t bytes_of(StateDtype dtype) { return dtype == StateDtype::bfloat16 ? 2 : 4; }
 
-// Of the matrices that LanguageModel::store_bfloat16_weights stores.
+// Elements of the matrices that LanguageModel::store_bfloat16_weights stores.
 int64_t projection_elements(const nn::Mixer& mixer) {
   int64_t elements = 0;
   for (const auto& part : mixer.modules(false)) {
@@ -190,11 +190,11 @@ Inspection inspect(const std::string& model, const std::vector<int64_t>& context
     x.printed_size = preset.printed_size;
   } else if (std::filesystem::is_directory(model)) {
     const std::filesystem::path file = std::filesystem::path(model) / "config.json";
-    if (!std::filesystem::exists(file)) throw std::runtime_error(model + " is no model: it has no config.json");
+    if (!std::filesystem::exists(file)) throw std::runtime_error(model + " is not a model: it has no config.json");
     const ModelConfig config = load_config(file);
     try {
       x = inspect(config, contexts, storage);
-    } catch (const std::invalid_argument& error) {  // options that do not go together
+    } catch (const std::invalid_argument& error) {  // options that contradict each other
       throw std::runtime_error(file.string() + ": " + error.what());
     }
   } else {

@@ -17,7 +17,7 @@ namespace {
 constexpr std::string_view kValueProjection = ".v_proj.weight";
 constexpr std::string_view kOutputProjection = ".o_proj.weight";
 
-// Two numbers as one that looks random.
+// Hashes two numbers into one.
 uint64_t mixed(uint64_t a, uint64_t b) { return mix_bits(a + kGoldenRatio * (b + 1)); }
 
 bool ends_residual(const std::string& name) {
@@ -27,7 +27,7 @@ bool ends_residual(const std::string& name) {
   return false;
 }
 
-// x + y; for a token without gradients in y, which nobody else has: a call of torch takes longer.
+// x + y. For a few tokens without gradients it adds into y, which no one else holds: a call of torch would take longer.
 Tensor sum_of(const Tensor& x, const Tensor& y) {
   constexpr int64_t kFew = 1 << 14;
   const bool floats = x.scalar_type() == at::kFloat && y.scalar_type() == at::kFloat;
@@ -109,7 +109,7 @@ LanguageModel::LanguageModel(const ModelConfig& config) : config_(config) {
   initialize();
 }
 
-// Matrices of the projections and embeddings; what else a mixer has it starts by itself.
+// Initialises the matrices of projections and embeddings; mixers initialise their other parameters.
 void LanguageModel::initialize() {
   const torch::NoGradGuard no_grad;
   const bool fan_in = config_.initializer != Initializer::normal;
@@ -125,7 +125,7 @@ void LanguageModel::initialize() {
   if (config_.initializer == Initializer::copying) start_by_copying();
 }
 
-// Each matrix by itself is distributed as before.
+// The distribution of each single matrix stays the same.
 void LanguageModel::start_by_copying() {
   head->weight.copy_(embed->weight / std::sqrt(static_cast<double>(config_.width)));
   auto parameters = named_parameters();
@@ -146,7 +146,7 @@ Tensor LanguageModel::run(const Tensor& tokens, const Tensor& positions, Mix&& m
   check(tokens.dim() == 2, "model", "tokens has ", tokens.dim(), " dimensions; must have 2: [batch, time]");
   TORCH_CHECK_TYPE(tokens.scalar_type() == at::kLong || tokens.scalar_type() == at::kInt, "[model] tokens has dtype ",
                    tokens.scalar_type(), "; must be int64 or int32");
-  // Of bfloat16 weights everything is computed in the norms' float32.
+  // With bfloat16 weights, computations are in the float32 of the norms.
   Tensor x = embed(tokens).to(norm->weight.scalar_type());
   for (size_t layer = 0; layer < blocks_.size(); ++layer) {
     Block& block = *blocks_[layer];
@@ -174,7 +174,7 @@ Tensor LanguageModel::hidden(const Tensor& tokens, ModelState& state) {
 
 Tensor LanguageModel::step(const Tensor& tokens, ModelState& state) {
   const torch::NoGradGuard no_grad;
-  // A token makes some hundred small calls of torch, which need not look for autograd in each.
+  // A token takes some hundred small calls of torch; this spares each the search for autograd.
   const at::AutoDispatchBelowADInplaceOrView without_autograd;
   check_state(tokens, state);
   return run(tokens, {}, [&](size_t layer, nn::Mixer& mixer, const Tensor& x) {
@@ -182,7 +182,7 @@ Tensor LanguageModel::step(const Tensor& tokens, ModelState& state) {
   });
 }
 
-// Before any layer moves on.
+// Called before the first layer changes its state.
 void LanguageModel::check_state(const Tensor& tokens, ModelState& state) const {
   if (state.layers.empty()) {
     state.layers.resize(blocks_.size());
@@ -193,8 +193,7 @@ void LanguageModel::check_state(const Tensor& tokens, ModelState& state) const {
   for (size_t layer = 0; layer < blocks_.size(); ++layer) {
     check(state.layers[layer].position == state.position(), "model", "state's layers have read ", state.position(),
           " and ", state.layers[layer].position,
-          " tokens; must have read the same number. A call that failed in one of "
-          "them leaves such a state");
+          " tokens; must have read the same number. This happens when an earlier call failed halfway");
   }
   for (size_t layer = 0; layer < blocks_.size() && tokens.dim() == 2; ++layer) {
     blocks_[layer]->mixer->check_state(state.layers[layer], tokens.size(0));

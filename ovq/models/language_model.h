@@ -29,11 +29,11 @@ struct ModelState {
   int64_t nbytes() const;
   int64_t used_bytes() const;  // without room to grow: what a token reads
   ModelState clone() const;
-  // A copy to come back to. The dictionaries of OVQ-attention are shared until one of the two is written to: the copy
-  // itself costs nothing for them, the next token that is read one copy of each.
+  // A copy to return to. It shares the dictionaries of OVQ-attention with the original until one of them is written:
+  // they cost nothing now, and one copy each when the next token is read.
   ModelState snapshot() const;
 
-  // A safetensors file; the dictionaries of OVQ-attention are in it as their own checksummed bytes.
+  // A safetensors file. It stores the dictionaries of OVQ-attention as their own checksummed bytes.
   void save(const std::filesystem::path& path) const;
   static ModelState load(const std::filesystem::path& path);
 
@@ -54,11 +54,11 @@ class LanguageModel : public torch::nn::Module {
  public:
   explicit LanguageModel(const ModelConfig& config);
 
-  // tokens [B, T] int64 -> what the output embedding reads, [B, T, width]
+  // tokens [B, T] int64 -> the input of the output embedding, [B, T, width]
   Tensor hidden(const Tensor& tokens, const OptionalTensor& cu_seqlens = {});
   Tensor hidden(const Tensor& tokens, ModelState& state);
-  // The same at `positions` [n] of the flattened tokens only, [n, width]: what comes after the last mixer is computed
-  // for these alone.
+  // The same only at `positions` [n] of the flattened tokens, [n, width]: everything after the last mixer is computed
+  // only for these.
   Tensor hidden_at(const Tensor& tokens, const Tensor& positions);
 
   // [..., width] -> [..., vocab]
@@ -79,7 +79,7 @@ class LanguageModel : public torch::nn::Module {
   void drop_step();
   std::vector<Tensor> step_statistics(int64_t rank, int64_t ranks);
   bool begins_own_step() const;
-  // What the layers add to the loss; undefined: nothing.
+  // The sum of the layers' own losses; undefined: none.
   Tensor auxiliary_loss() const;
 
   void set_centroids(int64_t centroids);
@@ -87,11 +87,11 @@ class LanguageModel : public torch::nn::Module {
   // Bytes of the states of one sequence after `tokens` tokens.
   int64_t state_bytes(int64_t tokens, kernels::StateDtype dtype = kernels::StateDtype::float32) const;
 
-  // Rounds the matrices of projections and embeddings to bfloat16 and stores them so: half the memory, and half of what
-  // a decoded token reads. Computed is in float32; a gradient is refused with std::invalid_argument. There is no way
-  // back.
+  // Rounds the matrices of projections and embeddings to bfloat16 and stores them so: half the memory, and half the
+  // bytes that a decoded token reads. Computations stay in float32. Asking for a gradient is a std::invalid_argument.
+  // This cannot be undone.
   void store_bfloat16_weights();
-  // Bytes of parameters and buffers; and of those that a token reads, which are all but the embedding's other rows.
+  // Bytes of parameters and buffers, and of those that one token reads: all but the other rows of the embedding.
   int64_t weight_bytes() const;
   int64_t weight_bytes_per_token() const;
 
@@ -113,7 +113,7 @@ class LanguageModel : public torch::nn::Module {
   std::vector<std::shared_ptr<Block>> blocks_;
 };
 
-// A model that starts from `seed`.
+// A new model, initialised from `seed`.
 std::shared_ptr<LanguageModel> make_model(const ModelConfig& config, uint64_t seed);
 
 }  // namespace ovq::models

@@ -1,4 +1,4 @@
-// The options of any mixer, from and to JSON, and the mixer made of them.
+// Options of any mixer: conversion from and to JSON, and construction of the mixer.
 #pragma once
 
 #include <memory>
@@ -25,7 +25,7 @@ using MixerOptions =
 std::vector<std::string> mixer_types();
 std::string type_of(const MixerOptions& options);
 
-// Options of that type with their defaults; the width is the model's.
+// Default options of a type; the width is the model's.
 MixerOptions default_options(const std::string& type, int64_t width);
 
 // {"type": ..., options}; `path` names the object in errors.
@@ -39,7 +39,7 @@ void add_retired_mixer_fields(nlohmann::json& object, const std::string& type);
 nlohmann::json describe_mixer(const std::string& type);
 
 std::shared_ptr<nn::Mixer> make_mixer(const MixerOptions& options);
-// What a mixer is made of, with the defaults that depend on other options filled in.
+// The options of a mixer, with defaults that depend on other options filled in.
 MixerOptions options_of(const nn::Mixer& mixer);
 
 }  // namespace ovq::models

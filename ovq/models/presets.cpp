@@ -27,9 +27,8 @@ const std::vector<Pattern>& patterns() {
   return all;
 }
 
-// Value shift and convolution, which the linear layers have something like anyway, on attention; or the paper's bare
-// attention.
-enum class Form { aided, plain };
+// Attention with value shift and convolution, which the linear layers have something like anyway, or as in the paper.
+enum class AttentionForm { extended, plain };
 constexpr std::string_view kPlain = "-plain";
 
 struct HeadSizes {
@@ -42,20 +41,19 @@ struct Sizes {
   HeadSizes recall;  // of attention to the whole context: at equal size, many small ones recall more (docs/recall.md)
   HeadSizes plain;   // the same in the plain form
   int64_t chunk, window, centroids, codewords, warmup;
-  double beta;  // where it starts; 0: at sqrt(head dim)
+  double beta;  // its initial value; 0: sqrt(head dim)
   Initializer initializer = Initializer::normal;
-  bool aided_windows =
-      false;  // the aided form is that of sliding windows too, not only of attention to the whole context
+  bool extended_windows = false;  // sliding windows have the extended form too, not only attention to the whole context
 };
 
 bool has_two_forms(const Pattern& pattern, const Sizes& sizes) {
   return std::any_of(pattern.mixers.begin(), pattern.mixers.end(), [&](const std::string& mixer) {
     return mixer == "full" || mixer == "nope" || mixer == "vq" || mixer.starts_with("ovq") ||
-           (mixer == "sw" && sizes.aided_windows);
+           (mixer == "sw" && sizes.extended_windows);
   });
 }
 
-// The patterns in their usual form, then those that have another one.
+// All patterns in their usual form, then those with a plain form.
 std::vector<std::string> names_of_forms(const Sizes& sizes) {
   std::vector<std::string> names;
   for (const Pattern& pattern : patterns()) names.emplace_back(pattern.name);
@@ -96,8 +94,8 @@ constexpr Sizes kSmall = {.layers = 4,
                           .beta = 16,
                           .initializer = Initializer::copying};
 
-// Text on a few cores. Window, chunk and centroids are to a training length of 1,024 about what the paper's are to
-// 10,000. With an even number of heads the linear layers have as many parameters as attention.
+// Text on a few cores. Window, chunk and centroids have about the same ratio to a training length of 1,024 as the
+// paper's to 10,000. With an even number of heads the linear layers have as many parameters as attention.
 constexpr Sizes kSmallText = {.layers = 4,
                               .width = 192,
                               .mlp = 512,
@@ -112,7 +110,7 @@ constexpr Sizes kSmallText = {.layers = 4,
                               .warmup = 300,
                               .beta = 0,
                               .initializer = Initializer::fan_in,
-                              .aided_windows = true};
+                              .extended_windows = true};
 
 // The same in a minute or two, for a first look.
 constexpr Sizes tiny_text() {
@@ -126,7 +124,7 @@ constexpr Sizes tiny_text() {
 }
 constexpr Sizes kTinyText = tiny_text();
 
-// What the paper's models have in common; the rest differs from experiment to experiment.
+// The sizes that all models of the paper share; PaperSizes differ between experiments.
 struct PaperSizes {
   int64_t layers, width, heads, mlp, vocab;
 };
@@ -150,7 +148,8 @@ constexpr Sizes kRecall = paper_sizes({.layers = 8, .width = 768, .heads = 6, .m
 constexpr Sizes kText = paper_sizes({.layers = 17, .width = 1024, .heads = 8, .mlp = 2304, .vocab = 32'000});
 constexpr Sizes kChoice = paper_sizes({.layers = 21, .width = 1280, .heads = 10, .mlp = 3200, .vocab = 32'000});
 
-// Of AdamW. What was found here for the small scales; the paper's, where it does not depend on the layers.
+// Learning rates of AdamW: tuned here for the small scales, otherwise the paper's, except where it depends on the
+// layers.
 constexpr double kTinyRate = 8e-3, kSmallRate = 2e-3;
 constexpr double kPaperVqRate = 4e-4, kPaperTextRate = 8e-4, kPaperChoiceRate = 8e-4;
 constexpr double kLastRate = 1e-5, kLastChoiceRate = 2e-5;
@@ -160,14 +159,14 @@ nn::HeadOptions head_options(const HeadSizes& heads, const Sizes& s) {
   return {.width = s.width, .heads = heads.count, .head_dim = heads.dim, .beta_init = s.beta == 0 ? 1 : s.beta / root};
 }
 
-MixerOptions mixer_of(const std::string& name, const Sizes& s, Form form) {
+MixerOptions mixer_of(const std::string& name, const Sizes& s, AttentionForm form) {
   if (name == "sw") {
     nn::AttentionOptions options{.heads = head_options(s.heads, s), .window = s.window, .rope = true};
-    options.heads.value_shift = options.heads.convolution = s.aided_windows && form == Form::aided;
+    options.heads.value_shift = options.heads.convolution = s.extended_windows && form == AttentionForm::extended;
     return options;
   }
-  nn::HeadOptions whole = head_options(form == Form::plain ? s.plain : s.recall, s);
-  whole.value_shift = whole.convolution = form == Form::aided;
+  nn::HeadOptions whole = head_options(form == AttentionForm::plain ? s.plain : s.recall, s);
+  whole.value_shift = whole.convolution = form == AttentionForm::extended;
   if (name == "full") return nn::AttentionOptions{.heads = whole, .rope = true};
   if (name == "nope") return nn::AttentionOptions{.heads = whole};
   if (name == "ovq" || name == "ovq-rope") {
@@ -198,7 +197,7 @@ MixerOptions mixer_of(const std::string& name, const Sizes& s, Form form) {
   return nn::LinearAttentionMixerOptions{.width = s.width, .heads = heads, .key_dim = dim, .value_dim = dim};
 }
 
-ModelConfig make_config(const Pattern& pattern, const Sizes& sizes, Form form) {
+ModelConfig make_config(const Pattern& pattern, const Sizes& sizes, AttentionForm form) {
   ModelConfig config;
   config.vocab_size = sizes.vocab;
   config.width = sizes.width;
@@ -216,9 +215,9 @@ const Pattern* find_pattern(const std::string& name) {
   return nullptr;
 }
 
-// As the paper has it.
+// The paper's form.
 ModelConfig paper_config(const std::string& pattern, const Sizes& sizes) {
-  return make_config(*find_pattern(pattern), sizes, Form::plain);
+  return make_config(*find_pattern(pattern), sizes, AttentionForm::plain);
 }
 
 // A row of the paper's tables.
@@ -285,7 +284,7 @@ std::vector<std::pair<std::string, ModelPreset>> all_presets() {
     for (const std::string& name : names_of_forms(sizes)) {
       const bool plain = name.ends_with(kPlain);
       const Pattern& pattern = *find_pattern(plain ? name.substr(0, name.size() - kPlain.size()) : name);
-      const ModelConfig config = make_config(pattern, sizes, plain ? Form::plain : Form::aided);
+      const ModelConfig config = make_config(pattern, sizes, plain ? AttentionForm::plain : AttentionForm::extended);
       all.emplace_back(scale + name,
                        ModelPreset{.config = config, .learning_rate = rate, .min_learning_rate = kLastRate});
     }

@@ -16,7 +16,7 @@ namespace ovq::models {
 
 struct ModelPreset {
   ModelConfig config;
-  double learning_rate = 0;      // of AdamW: the paper's, or what was found here
+  double learning_rate = 0;      // of AdamW: the paper's, or tuned here
   double min_learning_rate = 0;  // where the cosine ends
   std::string printed_size;      // as the paper prints it; empty: not in the paper
 };

@@ -10,7 +10,7 @@
 namespace ovq::models {
 namespace {
 
-// Of equals, the one with the lower number.
+// Equal scores: the lower number first.
 constexpr auto more_likely = [](const auto& a, const auto& b) {
   return a.score > b.score || (a.score == b.score && a.token < b.token);
 };
@@ -49,10 +49,10 @@ int32_t Sampler::choose(std::span<const float> logits, std::span<const int32_t> 
     left -= one.score;
     if (left <= 0) return one.token;
   }
-  return best.token;  // rounding left a rest
+  return best.token;  // the shares sum to less than 1 because of rounding
 }
 
-// Each token once, however often it came.
+// Counts each token once, however often it occurred.
 void Sampler::penalize(std::span<const int32_t> recent) {
   if (options_.repetition_penalty == 1) return;
   recent = recent.last(std::min(recent.size(), static_cast<size_t>(options_.repetition_window)));

@@ -1,7 +1,7 @@
-// How the next token is chosen: by its logits, with the tokens before it in mind.
+// Chooses the next token from its logits and the recent tokens.
 //   repetition penalty -> temperature -> top_k -> top_p -> min_p -> draw
-// The draw is a function of (seed, position): a text that is interrupted and continued is the text that was not.
-// Cost: O(vocabulary), with top_p a sort of what top_k leaves; no memory beyond what the first choice takes.
+// The draw is a function of (seed, position), so a text that is interrupted and continued is the same text. Cost:
+// O(vocabulary), with top_p a sort of the tokens that top_k leaves. Only the first choice allocates memory.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@
 
 namespace ovq::models {
 
-inline constexpr int64_t kMostRecent = 1024;  // tokens that a repetition penalty can look back on
+inline constexpr int64_t kMostRecent = 1024;  // number of recent tokens that a repetition penalty can use
 
 struct SamplingOptions {
   double temperature = 0;
@@ -38,10 +38,10 @@ void list_fields(Fields& field, SamplingOptions& o) {
 
 class Sampler {
  public:
-  // std::invalid_argument names the option that is wrong.
+  // std::invalid_argument names the wrong option.
   explicit Sampler(const SamplingOptions& options);
 
-  // The token at `position`, after `recent` ones. std::runtime_error if no logit is a finite number.
+  // Chooses the token at `position`, after the tokens `recent`. std::runtime_error if no logit is finite.
   int32_t choose(std::span<const float> logits, std::span<const int32_t> recent, int64_t position);
 
  private:
@@ -57,7 +57,7 @@ class Sampler {
   std::vector<Candidate> candidates_;
 };
 
-// Of a token under the model, whatever the sampling options.
+// Log-probability of a token under the model, independent of the sampling options.
 double log_probability(std::span<const float> logits, int32_t token);
 
 }  // namespace ovq::models

@@ -7,7 +7,7 @@
 namespace ovq::models {
 namespace {
 
-// As if the model had never been in training, for a call.
+// Switches the model to evaluation for the duration of a call.
 class EvaluationMode {
  public:
   explicit EvaluationMode(LanguageModel& model) : model_(model), training_(model.is_training()) {
@@ -25,12 +25,12 @@ class EvaluationMode {
   const torch::NoGradGuard no_grad_;
 };
 
-// hidden [1, T, width] -> logits [vocabulary] of what follows the last token
+// hidden [1, T, width] -> logits [vocabulary] of the token after the last one
 Tensor last_logits(LanguageModel& model, const Tensor& hidden) {
   return model.logits(hidden.narrow(1, hidden.size(1) - 1, 1)).flatten().to(at::kFloat).contiguous();
 }
 
-// [1, T] that looks into them.
+// [1, T] that shares memory with the tokens.
 Tensor as_row(std::span<const int32_t> tokens) {
   return at::from_blob(const_cast<int32_t*>(tokens.data()), {1, static_cast<int64_t>(tokens.size())}, at::kInt);
 }
@@ -89,15 +89,15 @@ void Session::remember(std::span<const int32_t> tokens) {
   if (recent_.size() > kMost) recent_.erase(recent_.begin(), recent_.end() - kMostRecent);
 }
 
-Session::Place Session::place() {
+Session::Continuation Session::continuation() {
   settle();
   return {.logits = logits_, .recent = recent_, .unread = unread_};
 }
 
-void Session::set_place(Place place) {
-  logits_ = std::move(place.logits);
-  recent_ = std::move(place.recent);
-  unread_ = place.unread;
+void Session::set_continuation(Continuation continuation) {
+  logits_ = std::move(continuation.logits);
+  recent_ = std::move(continuation.recent);
+  unread_ = continuation.unread;
   chosen_.reset();
 }
 

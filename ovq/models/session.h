@@ -1,5 +1,5 @@
-// A model in the middle of a sequence of tokens: it reads some, then says one after the other what follows. Memory is
-// that of the state, however much was read.
+// A model in the middle of a sequence of tokens: it reads tokens and generates the following ones. Memory is that of
+// the state, however many tokens were read.
 #pragma once
 
 #include <filesystem>
@@ -16,7 +16,7 @@ namespace ovq::models {
 
 struct ReadOptions {
   int64_t piece = 1024;                      // tokens read at a time
-  std::function<bool(int64_t tokens)> each;  // may be empty; told after each piece how many are read; false: stop
+  std::function<bool(int64_t tokens)> each;  // may be empty; called after each piece with the tokens read; false: stop
 };
 
 class Session {
@@ -27,27 +27,28 @@ class Session {
   // Appends tokens; std::invalid_argument if the vocabulary lacks one. Returns how many were read.
   int64_t read(std::span<const int32_t> tokens, const ReadOptions& options = {});
 
-  // Chooses the next token. It is read only when something follows it: `settle` makes up for that.
+  // Chooses the next token. The model reads it only when another token follows, or in `settle`.
   int32_t next(Sampler& sampler);
   void settle();
 
-  // Tokens read and chosen.
+  // Number of tokens read and chosen.
   int64_t position() const { return state_.position() + (chosen_ ? 1 : 0); }
-  // Of what comes next, [vocabulary]; of the last token that was chosen, until it is read. None before the first token.
+  // Logits of the next token, [vocabulary]; of the last chosen token until the model reads it. Empty before the first
+  // token.
   std::span<const float> logits() const;
-  // Tokens of the last read() that `each` stopped it before.
+  // Number of tokens that the last read() left unread because `each` stopped it.
   int64_t unread() const { return unread_; }
   // The last tokens, at most kMostRecent.
   std::span<const int32_t> recent() const { return recent_; }
 
-  // What goes on from here, besides the state; see state_file.h.
-  struct Place {
+  // All that is needed to continue from here, besides the state; see state_file.h.
+  struct Continuation {
     Tensor logits;
     std::vector<int32_t> recent;
-    int64_t unread = 0;  // tokens of the last read() that it was stopped before
+    int64_t unread = 0;  // tokens that the last read() left unread
   };
-  Place place();  // settles first
-  void set_place(Place place);
+  Continuation continuation();  // settles first
+  void set_continuation(Continuation continuation);
 
  private:
   void remember(std::span<const int32_t> tokens);
@@ -55,7 +56,7 @@ class Session {
   LanguageModel& model_;
   ModelState& state_;
   Tensor logits_;                  // [vocabulary]; undefined before the first token
-  std::optional<int32_t> chosen_;  // and not read yet
+  std::optional<int32_t> chosen_;  // chosen but not read yet
   std::vector<int32_t> recent_;
   int64_t unread_ = 0;
 };

@@ -42,16 +42,17 @@ void check_owner(const files::Metadata& metadata, const StateOwner& owner, const
 
 }  // namespace
 
-void pack_place(PackedState& packed, const Session::Place& place) {
-  packed.tensors[kLogits] = place.logits;
+void pack_continuation(PackedState& packed, const Session::Continuation& continuation) {
+  packed.tensors[kLogits] = continuation.logits;
   packed.tensors[kRecent] =
-      torch::tensor(at::IntArrayRef(std::vector<int64_t>(place.recent.begin(), place.recent.end()))).to(at::kInt);
-  if (place.unread > 0) packed.metadata[kUnreadKey] = std::to_string(place.unread);
+      torch::tensor(at::IntArrayRef(std::vector<int64_t>(continuation.recent.begin(), continuation.recent.end())))
+          .to(at::kInt);
+  if (continuation.unread > 0) packed.metadata[kUnreadKey] = std::to_string(continuation.unread);
 }
 
-bool has_place(const PackedState& packed) { return packed.tensors.contains(kLogits); }
+bool has_continuation(const PackedState& packed) { return packed.tensors.contains(kLogits); }
 
-Session::Place unpack_place(const PackedState& packed, const std::string& source) {
+Session::Continuation unpack_continuation(const PackedState& packed, const std::string& source) {
   const Tensor recent = row(packed, kRecent, at::kInt, source).contiguous();
   const std::string unread = value_of(packed.metadata, kUnreadKey);
   return {.logits = row(packed, kLogits, at::kFloat, source).contiguous(),
@@ -59,12 +60,12 @@ Session::Place unpack_place(const PackedState& packed, const std::string& source
           .unread = unread.empty() ? 0 : std::stoll(unread)};
 }
 
-void save_session(const std::filesystem::path& path, const ModelState& state, const Session::Place& place,
+void save_session(const std::filesystem::path& path, const ModelState& state, const Session::Continuation& continuation,
                   const StateOwner& owner) {
-  if (!place.logits.defined())
+  if (!continuation.logits.defined())
     throw std::invalid_argument("[session] nothing has been read; there is no state to save");
   PackedState packed = pack(state);
-  pack_place(packed, place);
+  pack_continuation(packed, continuation);
   packed.metadata[kVersionKey] = kVersion;
   packed.metadata[kModelKey] = owner.model;
   packed.metadata[kTokenizerKey] = owner.tokenizer;
@@ -78,7 +79,7 @@ StoredSession load_session(const std::filesystem::path& path, const StateOwner& 
   check_owner(loaded.metadata, owner, source);
   StoredSession stored;
   const PackedState packed{std::move(loaded.tensors), std::move(loaded.metadata)};
-  stored.place = unpack_place(packed, source);
+  stored.continuation = unpack_continuation(packed, source);
   stored.state = unpack(packed, source);
   return stored;
 }

@@ -1,7 +1,6 @@
-// Sessions on disk: a safetensors file with the state (ModelState::save), the logits of what comes next and the last
-// tokens, and in its metadata a version, the model's fingerprint, the tokenizer's identity and, if reading was
-// stopped, how many tokens of the text are missing. Checksummed; a file of
-// another model or tokenizer is refused.
+// Sessions on disk: a safetensors file with the state (ModelState::save), the logits of the next token and the recent
+// tokens. Its metadata hold a version, the model's fingerprint, the tokenizer's identity and, if reading was
+// interrupted, the number of unread tokens. The file has a checksum. A file of another model or tokenizer is refused.
 #pragma once
 
 #include <filesystem>
@@ -12,24 +11,24 @@
 
 namespace ovq::models {
 
-// What goes on from a state, among its tensors.
-void pack_place(PackedState& packed, const Session::Place& place);
-bool has_place(const PackedState& packed);
-Session::Place unpack_place(const PackedState& packed, const std::string& source);
+// Stores a continuation among the tensors of a state.
+void pack_continuation(PackedState& packed, const Session::Continuation& continuation);
+bool has_continuation(const PackedState& packed);
+Session::Continuation unpack_continuation(const PackedState& packed, const std::string& source);
 
 struct StateOwner {
   std::string model;      // fingerprint
   std::string tokenizer;  // Tokenizer::identity(); empty: tokens only
 };
 
-void save_session(const std::filesystem::path& path, const ModelState& state, const Session::Place& place,
+void save_session(const std::filesystem::path& path, const ModelState& state, const Session::Continuation& continuation,
                   const StateOwner& owner);
 
 struct StoredSession {
   ModelState state;
-  Session::Place place;
+  Session::Continuation continuation;
 };
-// std::runtime_error names the file and what is wrong with it.
+// std::runtime_error names the file and the problem.
 StoredSession load_session(const std::filesystem::path& path, const StateOwner& owner);
 
 }  // namespace ovq::models

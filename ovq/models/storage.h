@@ -1,4 +1,4 @@
-// How a model that only reads and writes is kept in memory.
+// Storage of a model that is used for inference only.
 #pragma once
 
 #include "ovq/base/fields.h"

@@ -81,8 +81,8 @@ int64_t TextSession::kv_cache_bytes() const {
 
 void TextSession::save(const std::filesystem::path& path) {
   if (fingerprint_.empty()) fingerprint_ = fingerprint(*model_);
-  const Session::Place place = session_.place();
-  save_session(path, state_, place, {.model = fingerprint_, .tokenizer = tokenizer_->identity()});
+  const Session::Continuation continuation = session_.continuation();
+  save_session(path, state_, continuation, {.model = fingerprint_, .tokenizer = tokenizer_->identity()});
 }
 
 void TextSession::load(const std::filesystem::path& path) {
@@ -91,19 +91,19 @@ void TextSession::load(const std::filesystem::path& path) {
   const StateDtype dtype = state_.dtype();
   state_ = std::move(stored.state);
   state_.set_dtype(dtype);
-  session_.set_place(std::move(stored.place));
+  session_.set_continuation(std::move(stored.continuation));
 }
 
 TextSession::Mark TextSession::mark() {
-  Session::Place place = session_.place();
-  return {.state = state_.snapshot(), .place = std::move(place)};
+  Session::Continuation continuation = session_.continuation();
+  return {.state = state_.snapshot(), .continuation = std::move(continuation)};
 }
 
 void TextSession::return_to(const Mark& mark) {
   const StateDtype dtype = state_.dtype();
   state_ = mark.state.snapshot();
   state_.set_dtype(dtype);
-  session_.set_place(mark.place);
+  session_.set_continuation(mark.continuation);
 }
 
 }  // namespace ovq::models

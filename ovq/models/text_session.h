@@ -1,4 +1,4 @@
-// A model that reads and writes text: a session (session.h) with the model's tokenizer around it.
+// A session (session.h) that reads and writes text with the model's tokenizer.
 #pragma once
 
 #include <filesystem>
@@ -19,15 +19,15 @@ struct TextModel {
   std::shared_ptr<const text::Tokenizer> tokenizer;
 };
 
-// A model's directory with the tokenizer beside its weights; or with `tokenizer`, "bytes" or the path of a
-// SentencePiece model, instead. std::runtime_error if there is none, or if it is not one of the model's size.
+// Loads a model's directory with the tokenizer beside its weights, or with `tokenizer` instead: "bytes" or the path of
+// a SentencePiece model. std::runtime_error if there is no tokenizer or its size is not the model's.
 TextModel load_text_model(const std::filesystem::path& directory, const std::string& tokenizer = "",
                           StateDtype weights = StateDtype::float32);
 
 struct WrittenToken {
   int32_t token = 0;
-  std::string text;            // what can be shown now; characters and stop strings are held back until complete
-  double log_probability = 0;  // under the model, if it was asked for
+  std::string text;            // text to show now; incomplete characters and possible stop strings are held back
+  double log_probability = 0;  // under the model, if requested
 };
 
 enum class WritingEnd { tokens, end_token, stop_string, interrupted };
@@ -35,7 +35,7 @@ const char* name_of_end(WritingEnd end);
 
 struct WriteOptions {
   GenerateOptions generate;
-  std::vector<std::string> stops;  // end the text, and are not shown
+  std::vector<std::string> stops;  // end the text and are not shown
   bool ignore_end = false;         // go on after the token that ends a document
   bool log_probabilities = false;
   std::function<bool(const WrittenToken&)> each;  // may be empty; false: stop
@@ -44,39 +44,39 @@ struct WriteOptions {
 struct Written {
   int64_t tokens = 0;
   WritingEnd end = WritingEnd::tokens;
-  std::string rest;  // what was held back when it was interrupted: its tokens are read all the same
+  std::string rest;  // text held back when it was interrupted; the model has read its tokens
 };
 
 class TextSession {
  public:
-  // A new state is stored as `dtype`, and one that is loaded converted to it.
+  // `dtype`: storage of a new state; a loaded state is converted to it.
   explicit TextSession(TextModel model, StateDtype dtype = StateDtype::float32);
   TextSession(const TextSession&) = delete;
   TextSession& operator=(const TextSession&) = delete;
 
-  // Appends text; at the start, after the token that begins a document, if the tokenizer has one. Returns how many
-  // tokens were read. std::invalid_argument if the tokenizer cannot take the text.
+  // Appends text. At the start it first reads the token that begins a document, if the tokenizer has one. Returns the
+  // number of tokens read. std::invalid_argument if the tokenizer rejects the text.
   int64_t read(std::string_view text, const ReadOptions& options = {});
 
-  // Says what follows. std::invalid_argument if nothing has been read, or an option is wrong.
+  // Generates text. std::invalid_argument if nothing has been read or an option is wrong.
   Written write(const WriteOptions& options);
 
   int64_t position() const { return session_.position(); }
-  // Tokens of the last text that it was stopped before; a saved state knows them too.
+  // Number of tokens that the last read() left unread; saved states store it too.
   int64_t unread() const { return session_.unread(); }
   int64_t state_bytes() const { return state_.nbytes(); }
   int64_t weight_bytes() const { return model_->weight_bytes(); }
-  // What keys and values of as many tokens would take, stored as the state is; see inspect.h.
+  // Bytes of keys and values of as many tokens, stored like the state; see inspect.h.
   int64_t kv_cache_bytes() const;
 
-  // A file that goes on from here, with this model only; see state_file.h.
+  // A file that continues from here, with this model only; see state_file.h.
   void save(const std::filesystem::path& path);
   void load(const std::filesystem::path& path);
 
-  // A point to come back to; costs what ModelState::snapshot says.
+  // A point to return to; its cost is that of ModelState::snapshot.
   struct Mark {
     ModelState state;
-    Session::Place place;
+    Session::Continuation continuation;
   };
   Mark mark();
   void return_to(const Mark& mark);

@@ -1,5 +1,5 @@
-// TORCH_LIBRARY(ovq), continued: mixers, language models and their states as classes. The Python package puts modules
-// around them; their parameters and buffers are the C++ modules' own tensors, not copies.
+// TORCH_LIBRARY(ovq), continued: mixers, language models and their states as classes. The Python package wraps them in
+// modules; their parameters and buffers are the C++ modules' own tensors, not copies.
 #include <torch/library.h>
 
 #include <nlohmann/json.hpp>
@@ -23,24 +23,24 @@ using nlohmann::json;
 using TensorDict = c10::Dict<std::string, Tensor>;
 using TextDict = c10::Dict<std::string, std::string>;
 
-// The state of a model, or with one layer that of a mixer.
+// The state of a model, or of a mixer as a model with one layer.
 struct LayerStates : torch::CustomClassHolder {
   LayerStates() = default;
   explicit LayerStates(ModelState from) : state(std::move(from)) {}
 
   ModelState state;
-  Session::Place place;  // where a generation left the state, which then was at this position
-  int64_t place_position = 0;
+  Session::Continuation continuation;  // of the generation that left the state at this position
+  int64_t continuation_position = 0;
 
-  bool has_place() const { return place.logits.defined() && place_position == state.position(); }
-  void set_place(Session::Place from) {
-    place = std::move(from);
-    place_position = state.position();
+  bool has_continuation() const { return continuation.logits.defined() && continuation_position == state.position(); }
+  void set_continuation(Session::Continuation from) {
+    continuation = std::move(from);
+    continuation_position = state.position();
   }
 };
 using StatesPtr = c10::intrusive_ptr<LayerStates>;
 
-// Methods of classes turn every exception of the standard library into a RuntimeError; bad input is a ValueError.
+// Torch turns every exception of a method into a RuntimeError; this makes bad input a ValueError.
 template <class Body>
 auto with_value_errors(Body&& body) {
   try {
@@ -83,7 +83,8 @@ std::vector<std::string> names_of(const nn::MixerState& state) {
   return names;
 }
 
-// A mixer that finds nothing it knows in a state begins anew and leaves its own there beside the other's.
+// Detects the state of another mixer: a mixer that finds none of its own tensors in a state starts anew and adds its
+// own beside them.
 void check_kept_names(const nn::MixerState& state, const std::vector<std::string>& before) {
   if (names_of(state) == before) return;
   std::string text;
@@ -91,7 +92,8 @@ void check_kept_names(const nn::MixerState& state, const std::vector<std::string
   fail("mixer", "state is that of another mixer; it has ", text);
 }
 
-// What a forward that leaves `from` unchanged works on: with gradients tensors are replaced, without written to.
+// The copy that a forward works on when it must leave `from` unchanged. With gradients, tensors are replaced, not
+// written to, so they can be shared.
 ModelState to_continue(const ModelState& from) {
   if (!at::GradMode::is_enabled()) return from.clone();
   ModelState copy(from.dtype());
@@ -179,7 +181,7 @@ Tensor run(const Handle& handle, const Tensor& x, ModelState& state, Pass pass) 
   return y;
 }
 
-// One state for the batch, or one per packed sequence; outputs side by side along time.
+// `states`: one for the batch, or one per packed sequence. Outputs are concatenated along time.
 template <class Handle>
 Tensor run_all(const Handle& handle, const Tensor& x, const std::vector<StatesPtr>& states,
                const OptionalTensor& cu_seqlens, Pass pass) {
@@ -200,7 +202,7 @@ Tensor run_all(const Handle& handle, const Tensor& x, const std::vector<StatesPt
   return parts.empty() ? handle.forward(x, cu_seqlens) : at::cat(parts, 1);
 }
 
-// Continues `states`, or where there are none starts; leaves them unchanged and returns those after x.
+// Continues `states`, or starts new ones if there are none. Leaves them unchanged and returns the states after x.
 template <class Handle>
 std::tuple<Tensor, std::vector<StatesPtr>> forward_with_states(const Handle& handle, const Tensor& x,
                                                                const std::vector<StatesPtr>& states,
@@ -218,30 +220,30 @@ std::tuple<Tensor, std::vector<StatesPtr>> forward_with_states(const Handle& han
 GenerateOptions generate_options(const std::string& text) {
   const json object = parsed(text);
   GenerateOptions options;
-  FieldReader reader(object, FieldPlace{.op = "generate"});
+  FieldReader reader(object, FieldContext{.op = "generate"});
   reader.read(options);
   reader.finish();
   return options;
 }
 
-// Tokens one by one; keeps model and state alive.
+// Generates tokens one by one; keeps model and state alive.
 struct GenerationHandle : torch::CustomClassHolder {
   GenerationHandle(c10::intrusive_ptr<ModelHandle> model, StatesPtr state, const std::vector<int64_t>& prompt,
                    const GenerateOptions& options)
       : model(std::move(model)),
         state(std::move(state)),
         generation(this->model->module(), this->state->state, prompt, options,
-                   this->state->has_place() ? this->state->place : Session::Place()) {}
+                   this->state->has_continuation() ? this->state->continuation : Session::Continuation()) {}
 
-  // Reads the last token; the state then knows what follows.
-  void settle() { state->set_place(generation.place()); }
+  // Reads the last token, so that the state includes it.
+  void settle() { state->set_continuation(generation.continuation()); }
 
   c10::intrusive_ptr<ModelHandle> model;
   StatesPtr state;
   Generation generation;
 };
 
-// Tokens to text as they come.
+// Converts a stream of tokens to text.
 struct TextStreamHandle : torch::CustomClassHolder {
   TextStreamHandle(std::shared_ptr<const text::Tokenizer> tokenizer, text::Place place, std::vector<std::string> stops)
       : tokenizer(std::move(tokenizer)), stream(*this->tokenizer, place, std::move(stops)) {}
@@ -251,7 +253,7 @@ struct TextStreamHandle : torch::CustomClassHolder {
 };
 
 const text::Tokenizer& tokenizer_of(const ModelHandle& model) {
-  check(model.tokenizer != nullptr, "generate", "the model has no tokenizer; must have one for text: set_tokenizer");
+  check(model.tokenizer != nullptr, "generate", "the model has no tokenizer; text requires one: call set_tokenizer");
   return *model.tokenizer;
 }
 
@@ -283,7 +285,7 @@ void define_generation(torch::Library& library, torch::class_<ModelHandle>& mode
            [](const Model& self, const std::string& name) {
              with_value_errors([&] { self->set_tokenizer(text::make_tokenizer(name)); });
            })
-      // The tokens of a text that begins at `position`.
+      // Encodes a text that begins at `position`.
       .def("encode",
            [](const Model& self, const std::string& text, int64_t position) {
              return with_value_errors([&] {
@@ -317,7 +319,7 @@ void define_generation(torch::Library& library, torch::class_<ModelHandle>& mode
   library.def("generate_options() -> str", [] { return describe_fields(GenerateOptions()).dump(); });
 }
 
-// What mixers and models have in common.
+// Methods that mixers and models share.
 template <class Handle>
 void define_module(torch::class_<Handle>& definition) {
   using Self = c10::intrusive_ptr<Handle>;
@@ -374,13 +376,13 @@ void define_module(torch::class_<Handle>& definition) {
 
 PackedState packed_states(const LayerStates& states) {
   PackedState packed = pack(states.state);
-  if (states.has_place()) pack_place(packed, states.place);
+  if (states.has_continuation()) pack_continuation(packed, states.continuation);
   return packed;
 }
 
 StatesPtr unpacked_states(const PackedState& packed, const std::string& source) {
   auto states = c10::make_intrusive<LayerStates>(unpack(packed, source));
-  if (has_place(packed)) states->set_place(unpack_place(packed, source));
+  if (has_continuation(packed)) states->set_continuation(unpack_continuation(packed, source));
   return states;
 }
 
@@ -405,7 +407,7 @@ void define_states(torch::Library& library) {
       .def("clone",
            [](const StatesPtr& self) {
              auto copy = c10::make_intrusive<LayerStates>(self->state.clone());
-             if (self->has_place()) copy->set_place(self->place);
+             if (self->has_continuation()) copy->set_continuation(self->continuation);
              return copy;
            })
       .def("save",

@@ -25,14 +25,14 @@ constexpr DtypePair kDtypes[] = {
 files::Dtype file_dtype(const std::string& name, at::ScalarType dtype) {
   for (const DtypePair& pair : kDtypes)
     if (pair.torch == dtype) return pair.file;
-  throw std::invalid_argument(name + " has dtype " + std::string(c10::toString(dtype)) + ", which files do not hold");
+  throw std::invalid_argument(name + " has dtype " + std::string(c10::toString(dtype)) + "; files cannot store it");
 }
 
 at::ScalarType torch_dtype(const std::filesystem::path& file, const files::FileTensor& tensor) {
   for (const DtypePair& pair : kDtypes)
     if (pair.file == tensor.dtype) return pair.torch;
   throw std::runtime_error(file.string() + ": " + tensor.name + " has dtype " +
-                           std::string(files::dtype_name(tensor.dtype)) + ", which torch does not have");
+                           std::string(files::dtype_name(tensor.dtype)) + "; this torch does not support it");
 }
 
 std::string shape_text(at::IntArrayRef shape) {
@@ -57,7 +57,7 @@ NamedTensors named_tensors(const torch::nn::Module& module) {
 }
 
 void save_tensors(const std::filesystem::path& file, const NamedTensors& tensors, const files::Metadata& metadata) {
-  std::vector<Tensor> kept;  // contiguous ones, as long as the entries look into them
+  std::vector<Tensor> kept;  // contiguous copies that the entries point into
   std::vector<files::FileTensor> entries;
   for (const auto& [name, tensor] : tensors) {
     kept.push_back(tensor.detach().contiguous());
@@ -121,7 +121,7 @@ std::shared_ptr<LanguageModel> load_model(const std::filesystem::path& directory
   std::shared_ptr<LanguageModel> model;
   try {
     model = std::make_shared<LanguageModel>(config);
-  } catch (const std::invalid_argument& error) {  // options that do not go together
+  } catch (const std::invalid_argument& error) {  // options that contradict each other
     throw std::runtime_error((directory / kConfig).string() + ": " + error.what());
   }
   const std::filesystem::path file = directory / kWeights;
@@ -191,7 +191,7 @@ void check_state_of(const PackedState& packed, StateOf expected, const std::stri
   if (at != packed.metadata.end()) {
     found = at->second;
   } else if (layers != packed.metadata.end() && layers->second != "0" && layers->second != "1") {
-    found = name_of(StateOf::model);  // a file from before they said so
+    found = name_of(StateOf::model);  // older files do not say
   }
   if (found == name_of(expected)) return;
   throw std::runtime_error(source + " holds the state of a " + found + "; must be that of a " +

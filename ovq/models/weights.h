@@ -14,10 +14,10 @@ namespace ovq::models {
 
 using NamedTensors = std::map<std::string, Tensor>;
 
-// Parameters and buffers by name; they are the model's own.
+// The model's own parameters and buffers by name.
 NamedTensors named_tensors(const torch::nn::Module& module);
 
-// Tensors on the CPU to and from a file. Reading copies out of the mapped file and checks its checksum, if it has one.
+// Writes and reads tensors on the CPU. Reading copies them out of the mapped file and verifies its checksum, if any.
 void save_tensors(const std::filesystem::path& file, const NamedTensors& tensors, const files::Metadata& metadata = {});
 struct LoadedTensors {
   NamedTensors tensors;
@@ -26,17 +26,17 @@ struct LoadedTensors {
 };
 LoadedTensors load_tensors(const std::filesystem::path& file);
 
-// to <- from: the same names and shapes, or std::runtime_error naming `file` and what differs, and nothing has changed.
+// to <- from. Names and shapes must be the same: otherwise std::runtime_error names `file` and the difference, and
+// nothing changes.
 void assign_tensors(const NamedTensors& to, const NamedTensors& from, const std::filesystem::path& file);
 
-// A state as what its file holds: tensors, which are the state's own, and numbers as text. `source` is what errors
-// name.
+// A state as its file holds it: the state's own tensors, and numbers as text. `source` names the file in errors.
 struct PackedState {
   NamedTensors tensors;
   files::Metadata metadata;
 };
 PackedState pack(const ModelState& state);
-// Files say whose state they hold; std::runtime_error if it is the other's.
+// Marks a file as the state of a mixer or of a model; std::runtime_error if it is the other kind.
 enum class StateOf { model, mixer };
 constexpr auto enum_names(StateOf) {
   return std::to_array<EnumName<StateOf>>({{StateOf::model, "model"}, {StateOf::mixer, "mixer"}});
@@ -45,8 +45,8 @@ void set_state_of(PackedState& packed, StateOf of);
 void check_state_of(const PackedState& packed, StateOf expected, const std::string& source);
 ModelState unpack(const PackedState& packed, const std::string& source);
 
-// Names a model by what it computes: its configuration but for the number of centroids, which may change, and its
-// weights. 64 hexadecimal digits.
+// SHA-256 (64 hexadecimal digits) of the model's weights and of its configuration without the number of centroids,
+// which may change.
 std::string fingerprint(const LanguageModel& model);
 
 void save_model(const LanguageModel& model, const std::filesystem::path& directory);

@@ -1,5 +1,5 @@
-// Causal self-attention as a layer: o_t = softmax(beta q_t K^T) V, optionally with rotary positions and a window.
-// Its state is the cache of keys and values: all of them, or those the window reaches.
+// Causal self-attention as a layer: o_t = softmax(beta q_t K^T) V, optionally with rotary positions and a window. Its
+// state is the cache of all keys and values, or of those in the window.
 #pragma once
 
 #include "ovq/nn/attention_heads.h"

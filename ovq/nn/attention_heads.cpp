@@ -131,7 +131,7 @@ Tensor AttentionHeads::beta() const {
   if (ops::needs_gradient({learned}) || learned.scalar_type() != at::kFloat || !learned.is_contiguous()) {
     return learned * root;
   }
-  const Tensor factors = at::empty(learned.sizes(), learned.options());  // for some numbers torch takes microseconds
+  const Tensor factors = at::empty(learned.sizes(), learned.options());  // torch takes microseconds for a few numbers
   const float* const from = learned.data_ptr<float>();
   float* const to = factors.data_ptr<float>();
   for (int64_t head = 0; head < learned.numel(); ++head) to[head] = from[head] * static_cast<float>(root);

@@ -1,7 +1,7 @@
-// What the attention layers share: projections without bias, unit-norm queries and keys, and beta = b sqrt(dk) with b
-// learned per head. Optional, each off by default: a short convolution on queries and keys before their norm, and the
-// value shift, by which the pair that enters at t is (k_{t-1}, s v_{t-1} + (1 - s) v_t), s = sigmoid(alpha); at the
-// start of a sequence it is (k_0, v_0).
+// Common part of the attention layers: projections without bias, unit-norm queries and keys, and beta = b sqrt(dk) with
+// b learned per head. Optional, each off by default: a short convolution on queries and keys before their norm, and the
+// value shift, which inserts the pair (k_{t-1}, s v_{t-1} + (1 - s) v_t) at t, with s = sigmoid(alpha); at the start of
+// a sequence it is (k_0, v_0).
 #pragma once
 
 #include "ovq/base/fields.h"
@@ -38,14 +38,14 @@ class AttentionHeads : public Mixer {
   const HeadOptions& heads() const { return heads_; }  // with the defaults filled in
 
  protected:
-  // `op` is what errors name.
+  // `op`: the name in errors.
   AttentionHeads(const char* op, const HeadOptions& options);
 
   struct Inputs {
     Tensor q, k, v;                         // [B, T, H, D], [B, T, Hkv, D], [B, T, Hkv, D]
     std::vector<ops::CarriedRows> carried;  // behind x, of queries, keys and values
   };
-  // What the states of every attention layer depend on.
+  // The options that the states of every attention layer depend on.
   StateLayout head_layout() const;
   // What the attention sees of x: projected, convolved, of unit norm, shifted, and with a rotation turned by it.
   // `state` (or null) has what convolution and shift need of the tokens before x.
@@ -68,7 +68,7 @@ class AttentionHeads : public Mixer {
   HeadOptions heads_;
 };
 
-// Rows of norm one; zero rows stay.
+// Scales rows to norm one; zero rows stay.
 Tensor unit_norm(const Tensor& x);
 
 }  // namespace ovq::nn

@@ -9,7 +9,8 @@ namespace {
 
 using at::Tensor;
 
-// A view of the first time steps of memory for `capacity`, filled with `before` (undefined: nothing), then x.
+// Allocates memory for `capacity` time steps; returns a view of the first ones, filled with `before` (undefined:
+// nothing) and x.
 Tensor with_room(const Tensor& before, const Tensor& x, int64_t capacity, at::ScalarType type) {
   const int64_t length = before.defined() ? before.size(1) : 0;
   const Tensor memory = at::empty({x.size(0), capacity, x.size(2), x.size(3)}, x.options().dtype(type));
@@ -18,8 +19,8 @@ Tensor with_room(const Tensor& before, const Tensor& x, int64_t capacity, at::Sc
   return memory.narrow(1, 0, length + x.size(1));
 }
 
-// Time steps behind those that `cache` shows, if it lies as with_room's memory does. Tensors without elements have
-// strides, but no memory.
+// Number of free time steps behind `cache` in memory made by with_room; 0 for other memory. Tensors without elements
+// have strides but no memory.
 int64_t room_behind(const Tensor& cache) {
   const bool rows = cache.stride(3) == 1 && cache.stride(2) == cache.size(3) &&
                     cache.stride(1) == cache.size(2) * cache.size(3) && cache.stride(1) > 0;
@@ -29,8 +30,8 @@ int64_t room_behind(const Tensor& cache) {
   return (cache.stride(0) - cache.storage_offset()) / cache.stride(1) - cache.size(1);
 }
 
-// The time steps of `all` from `first` on <- x, rounded where `all` is bfloat16. A token's is a row for each sequence:
-// less work than torch's copy has with finding that out.
+// Writes x to the time steps of `all` from `first` on, rounded if `all` is bfloat16. For a single token this copies a
+// row per sequence, which is faster than torch's copy.
 void append_rows(const Tensor& all, int64_t first, const Tensor& x) {
   const bool narrow = all.scalar_type() == at::kBFloat16;
   const bool rows = x.is_cpu() && x.is_contiguous() && x.scalar_type() == at::kFloat && all.stride(3) == 1 &&
@@ -80,14 +81,14 @@ Tensor extend_cache(Tensor& cache, const Tensor& x, int64_t window, kernels::Sta
     all = cache = with_room(cache, x, cache_capacity(length + x.size(1), window), type);
   } else {
     all = cache.defined() ? at::cat({cache, x.to(type)}, 1) : x.to(type);
-    // Room behind x is somebody else's.
+    // The memory behind x belongs to another tensor.
     if (!in_place && room_behind(all) > 0) all = all.clone(at::MemoryFormat::Contiguous);
     cache = all;
   }
   if (window == 0) return all;
   const int64_t kept = std::min(all.size(1), window - 1);
   cache = all.narrow(1, all.size(1) - kept, kept);
-  // Of all that was read only the window's end is kept, in memory of the cache's own.
+  // Keeps only the end of the window, in memory of its own.
   if (in_place && (!appends || room_behind(cache) == 0)) {
     cache = with_room({}, cache, cache_capacity(kept, window), type);
   }

@@ -9,13 +9,14 @@
 
 namespace ovq::nn {
 
-// Tokens a cache of `tokens` has room for when it is made: without a window a sixteenth more, so that a token at a time
-// copies it rarely; with one, twice the window.
+// Capacity of a new cache of `tokens` tokens: without a window a sixteenth more, so that decoding rarely copies it;
+// with a window, twice the window.
 int64_t cache_capacity(int64_t tokens, int64_t window);
 
-// The cached time steps and those of x behind them; `cache` (undefined: empty) keeps what later queries may see: all,
-// or what a window > 0 reaches. Without gradients x is written into the room behind the cache, where there is some. As
-// bfloat16 x is rounded when it enters the cache, and the result is that too; std::invalid_argument with gradients.
+// Appends x and returns the cached time steps with x. Afterwards `cache` (undefined: empty) holds what later queries
+// can see: all, or the last `window` - 1 if window > 0. Without gradients x is written into free memory behind the
+// cache, if any. With bfloat16, x is rounded when it enters the cache and the result is bfloat16; gradients are then a
+// std::invalid_argument.
 at::Tensor extend_cache(at::Tensor& cache, const at::Tensor& x, int64_t window,
                         kernels::StateDtype dtype = kernels::StateDtype::float32);
 

@@ -21,16 +21,16 @@ GatedDeltaNet::GatedDeltaNet(const GatedDeltaNetOptions& options)
   set_layout(head_layout("gdn"));
 }
 
-RecurrentMixer::Recurred GatedDeltaNet::recur(const Call& call) {
-  const Heads heads = query_key_value(call, {g_proj_, a_proj_, b_proj_});
+RecurrentMixer::Recurred GatedDeltaNet::recur(const RecurInputs& in) {
+  const Heads heads = query_key_value(in, {g_proj_, a_proj_, b_proj_});
   const Tensor g = -ops::exp(A_log_) * ops::softplus(heads.others[1] + dt_bias_);
   return {.result = ops::gated_delta_rule({.q = heads.q,
                                            .k = heads.k,
                                            .v = heads.v,
                                            .g = g,
                                            .beta = ops::sigmoid(heads.others[2]),
-                                           .state = call.before,
-                                           .starts = call.starts}),
+                                           .state = in.before,
+                                           .starts = in.starts}),
           .gate = heads.others[0]};
 }
 

@@ -35,7 +35,7 @@ class GatedDeltaNet : public RecurrentMixer {
   const GatedDeltaNetOptions& options() const { return options_; }
 
  protected:
-  Recurred recur(const Call& call) override;
+  Recurred recur(const RecurInputs& in) override;
 
  private:
   GatedDeltaNetOptions options_;

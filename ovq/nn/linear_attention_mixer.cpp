@@ -14,10 +14,10 @@ LinearAttentionMixer::LinearAttentionMixer(const LinearAttentionMixerOptions& op
   set_layout(head_layout("linear"));
 }
 
-RecurrentMixer::Recurred LinearAttentionMixer::recur(const Call& call) {
-  const Heads heads = query_key_value(call);
+RecurrentMixer::Recurred LinearAttentionMixer::recur(const RecurInputs& in) {
+  const Heads heads = query_key_value(in);
   return {.result = ops::linear_attention(
-              {.q = heads.q, .k = heads.k, .v = heads.v, .state = call.before, .starts = call.starts})};
+              {.q = heads.q, .k = heads.k, .v = heads.v, .state = in.before, .starts = in.starts})};
 }
 
 }  // namespace ovq::nn

@@ -34,7 +34,7 @@ class LinearAttentionMixer : public RecurrentMixer {
   const LinearAttentionMixerOptions& options() const { return options_; }
 
  protected:
-  Recurred recur(const Call& call) override;
+  Recurred recur(const RecurInputs& in) override;
 
  private:
   LinearAttentionMixerOptions options_;

@@ -54,7 +54,7 @@ Mamba2::Mamba2(const Mamba2Options& options)
 }
 
 // Gate, x, b, c and the steps, [B, T, channels] each.
-std::vector<Tensor> Mamba2::inputs(const Call& call) {
+std::vector<Tensor> Mamba2::inputs(const RecurInputs& in) {
   const int64_t shared = options_.groups * options_.state;
   const Tensor &weight = in_proj_->weight, &taps = conv_->weight, &bias = conv_->bias;
   std::vector<ops::ProjectedPart> parts = {{.channels = inner()}};
@@ -68,21 +68,21 @@ std::vector<Tensor> Mamba2::inputs(const Call& call) {
   }
   parts.push_back({.channels = options_.heads});
   constexpr const char* kConvolution = "conv";
-  return projected(call, {.x = call.x, .weights = {weight}, .parts = parts, .cu_seqlens = call.cu_seqlens},
+  return projected(in, {.x = in.x, .weights = {weight}, .parts = parts, .cu_seqlens = in.cu_seqlens},
                    {nullptr, kConvolution, kConvolution, kConvolution, nullptr});
 }
 
-RecurrentMixer::Recurred Mamba2::recur(const Call& call) {
-  const std::vector<Tensor> in = inputs(call);
-  return {.result = ops::ssd({.x = in[1].unflatten(-1, {options_.heads, options_.head_dim}),
-                              .dt = ops::softplus(in[4] + dt_bias_),
+RecurrentMixer::Recurred Mamba2::recur(const RecurInputs& in) {
+  const std::vector<Tensor> y = inputs(in);
+  return {.result = ops::ssd({.x = y[1].unflatten(-1, {options_.heads, options_.head_dim}),
+                              .dt = ops::softplus(y[4] + dt_bias_),
                               .a = -ops::exp(A_log_),
-                              .b = in[2].unflatten(-1, {options_.groups, options_.state}),
-                              .c = in[3].unflatten(-1, {options_.groups, options_.state}),
+                              .b = y[2].unflatten(-1, {options_.groups, options_.state}),
+                              .c = y[3].unflatten(-1, {options_.groups, options_.state}),
                               .d = D_,
-                              .state = call.before,
-                              .starts = call.starts}),
-          .gate = in[0]};
+                              .state = in.before,
+                              .starts = in.starts}),
+          .gate = y[0]};
 }
 
 Tensor Mamba2::normalised(const Tensor& o, const Tensor& gate) { return norm->forward(o.flatten(2) * ops::silu(gate)); }

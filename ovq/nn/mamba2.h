@@ -41,11 +41,11 @@ class Mamba2 : public RecurrentMixer {
 
  protected:
   Tensor normalised(const Tensor& o, const Tensor& gate) override;
-  Recurred recur(const Call& call) override;
+  Recurred recur(const RecurInputs& in) override;
 
  private:
   int64_t inner() const { return options_.heads * options_.head_dim; }
-  std::vector<Tensor> inputs(const Call& call);
+  std::vector<Tensor> inputs(const RecurInputs& in);
   int64_t convolved_channels() const { return inner() + 2 * options_.groups * options_.state; }
 
   Mamba2Options options_;

@@ -30,17 +30,17 @@ int64_t MesaNet::state_elements() const {
   return options_.heads * options_.key_dim * (options_.key_dim + options_.value_dim);
 }
 
-RecurrentMixer::Recurred MesaNet::recur(const Call& call) {
-  const Heads heads = query_key_value(call, {a_proj_, b_proj_});
+RecurrentMixer::Recurred MesaNet::recur(const RecurInputs& in) {
+  const Heads heads = query_key_value(in, {a_proj_, b_proj_});
   return {.result = ops::mesa({.q = heads.q,
                                .k = heads.k,
                                .v = heads.v,
                                .g = ops::log_sigmoid(heads.others[0]),
                                .beta = ops::sigmoid(heads.others[1]),
                                .lambda = ops::softplus(lambda_) + kSmallestLambda,
-                               .state = call.before,
+                               .state = in.before,
                                .iterations = options_.iterations,
-                               .starts = call.starts})};
+                               .starts = in.starts})};
 }
 
 }  // namespace ovq::nn

@@ -38,7 +38,7 @@ class MesaNet : public RecurrentMixer {
 
  protected:
   int64_t state_elements() const override;
-  Recurred recur(const Call& call) override;
+  Recurred recur(const RecurInputs& in) override;
 
  private:
   MesaNetOptions options_;

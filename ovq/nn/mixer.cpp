@@ -15,7 +15,7 @@ void check_input(const Tensor& x) {
                    "; must be a floating one");
 }
 
-// The same words in any order.
+// Whether both have the same words, in any order.
 bool same_layout(const std::string& a, const std::string& b) {
   const auto words = [](const std::string& text) {
     std::istringstream in(text);

@@ -1,4 +1,4 @@
-// What every sequence mixer has in common: one interface for training, prefill in pieces and decode.
+// The common interface of sequence mixers, for training, prefill in pieces and decoding.
 #pragma once
 
 #include <map>
@@ -14,20 +14,20 @@ namespace ovq::nn {
 using at::Tensor;
 using OptionalTensor = c10::optional<Tensor>;
 
-// The memory of one mixer between calls, for a batch of sequences. A new one represents an empty context.
-// Decoding writes into it, so it is copied only on demand.
+// The memory of one mixer between calls, for a batch of sequences. A new state is an empty context. Decoding writes
+// into it; copies are made only on demand.
 struct MixerState {
   MixerState() = default;
   MixerState(MixerState&&) = default;
   MixerState& operator=(MixerState&&) = default;
 
   int64_t position = 0;  // tokens seen
-  // How caches of keys and values, and the centroids of dictionaries, are stored; all else is float32. What is there
-  // already is converted when the next token is read.
+  // Storage of cached keys and values and of the centroids of dictionaries; everything else is float32. Existing
+  // content is converted when the next token is read.
   kernels::StateDtype dtype = kernels::StateDtype::float32;
   std::map<std::string, Tensor> tensors;  // by name, [B, ...]
   c10::intrusive_ptr<ops::State> ovq;     // the dictionary of OVQ-attention, if the mixer has one
-  std::string layout;  // of the mixer that made it; empty: none has, or it comes from a file that does not say
+  std::string layout;                     // of the mixer that made it; empty: new, or from a file without a layout
 
   Tensor tensor(const char* name) const;  // undefined: there is none
 
@@ -69,11 +69,12 @@ class Mixer : public torch::nn::Module {
   // chunks, positions, shifts, convolutions and states restart at each of them.
   Tensor forward(const Tensor& x, const OptionalTensor& cu_seqlens = {});
 
-  // The same, continuing `state`, which is replaced by the state after x. Differentiable through both.
+  // The same, starting from `state`, which becomes the state after x. Differentiable through both.
   Tensor forward(const Tensor& x, MixerState& state);
 
-  // Decode, mostly T = 1: moves `state` on, in place where that saves memory traffic. No autograd. As in forward, an
-  // error leaves the state as it was; one of the output projection, which comes last, as it is after x.
+  // Decodes, mostly with T = 1: updates `state`, in place where that saves memory traffic. No autograd. As in forward,
+  // an error leaves the state unchanged, except an error of the output projection, which comes last: the state is then
+  // that after x.
   Tensor step(const Tensor& x, MixerState& state);
 
   // forward or step of a caller who has called check_state, for all layers before the first moves on.
@@ -83,28 +84,29 @@ class Mixer : public torch::nn::Module {
   // context.
   void check_state(const MixerState& state, int64_t batch) const;
 
-  // Bytes of the state of one sequence that a pass over `tokens` tokens without gradients leaves. Token by
-  // token the state has other room to grow in: at most a quarter more.
+  // Bytes of the state of one sequence after a pass over `tokens` tokens without gradients. After decoding, a state may
+  // have up to a quarter more room to grow.
   virtual int64_t state_bytes(int64_t tokens, kernels::StateDtype dtype = kernels::StateDtype::float32) const = 0;
-  // Bytes of the same state in a file: what is in use of it.
+  // Bytes of the same state in a file, without room to grow.
   virtual int64_t saved_bytes(int64_t tokens, kernels::StateDtype dtype = kernels::StateDtype::float32) const {
     return state_bytes(tokens, dtype);
   }
 
-  // A training step is what lies between two calls of begin_step, or of begin_step and end_step: any number of forwards
-  // and backwards. What a layer learns by other means than gradients moves on at its end, from all its forwards
-  // together. A mixer that is never told takes every training forward for a step. seed: of this layer and step; all
-  // noise is a function of it and the forward's input.
+  // A training step extends from begin_step to the next begin_step or to end_step and contains any number of forwards
+  // and backwards. Parameters that are not learned by gradients are updated at its end, from all of its forwards
+  // together. Without begin_step, every training forward is a step of its own. `seed` is that of this layer and step;
+  // all noise is a function of it and the forward's input.
   virtual void begin_step(int64_t /*step*/, uint64_t /*seed*/) {}
   virtual void end_step() {}
-  // Instead of end_step: as if the step's forwards had not been.
+  // Called instead of end_step to discard the forwards of the step.
   virtual void drop_step() {}
-  // With several ranks, before begin_step or end_step: what its forwards noted, to be added up in place over all ranks.
+  // Statistics of the step's forwards. With several ranks, sum them over all ranks in place before begin_step or
+  // end_step.
   virtual std::vector<Tensor> step_statistics(int64_t /*rank*/, int64_t /*ranks*/) { return {}; }
-  // Whether a training forward, now, would end a step on its own.
+  // Whether a training forward would now be a step of its own.
   virtual bool begins_own_step() const { return false; }
 
-  // What the last training forward adds to the loss; undefined: nothing.
+  // The additional loss of the last training forward; undefined: none.
   virtual Tensor auxiliary_loss() const { return {}; }
 
  protected:
@@ -114,7 +116,7 @@ class Mixer : public torch::nn::Module {
   // recurrence's state, is so by ops that throw only before they write.
   virtual Tensor mix(const Tensor& x, MixerState* state, const OptionalTensor& cu_seqlens) = 0;
 
-  // Of the states of this mixer: those of other layouts are refused. Set by the constructor.
+  // Called by the constructor. States with another layout are refused.
   void set_layout(const StateLayout& layout) { layout_ = layout.text(); }
 
  private:

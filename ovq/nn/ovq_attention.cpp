@@ -21,7 +21,8 @@ OvqAttention::OvqAttention(const OvqAttentionOptions& options)
     w_gate->bias.fill_(3.0);  // every token counts about the same
   }
   StateLayout layout = head_layout();
-  // `centroids` may change; what came later is named where it is used, so that older states still fit.
+  // `centroids` may change. Options that were added later appear only where they are used, so that older states still
+  // fit.
   const auto add = [&](std::string_view name, const auto& value, auto&&...) {
     if (name != "centroids" && name != "value_norms") layout.add(name, value);
   };

@@ -1,6 +1,6 @@
 // OVQ-attention as a layer. Optional, each off by default: rotary positions in a window of two chunks, and weighted
-// writes: how much a token counts in the dictionary is learned, w = sigmoid(w_gate(x)) for each kv head, at least 1e-6.
-// With the value shift a weight goes where its key goes.
+// writes, which learn how much a token counts in the dictionary: w = sigmoid(w_gate(x)) for each kv head, at least
+// 1e-6. With the value shift a weight moves with its key.
 #pragma once
 
 #include "ovq/nn/attention_heads.h"
@@ -30,7 +30,7 @@ class OvqAttention : public AttentionHeads {
   explicit OvqAttention(const OvqAttentionOptions& options);
 
   const OvqAttentionOptions& options() const { return options_; }
-  // The most centroids per kv head, from the next write on; no weight depends on it.
+  // Sets the maximum number of centroids per kv head from the next write on; no weight depends on it.
   void set_centroids(int64_t centroids);
   int64_t state_bytes(int64_t tokens, kernels::StateDtype dtype = kernels::StateDtype::float32) const override;
   int64_t saved_bytes(int64_t tokens, kernels::StateDtype dtype = kernels::StateDtype::float32) const override;

@@ -1,4 +1,4 @@
-// How the layers' parameters start, and checks of their options.
+// Initial values of the layers' parameters, and checks of their options.
 #pragma once
 
 #include <cmath>
@@ -18,7 +18,7 @@ inline Projection make_projection(int64_t from, int64_t to, bool bias = false) {
   return linear;
 }
 
-// Steps log-uniform in [1e-3, 1e-1] as what softplus turns into them.
+// The inverse of softplus of steps that are log-uniform in [1e-3, 1e-1].
 inline at::Tensor initial_dt_bias(int64_t heads) {
   const at::Tensor dt = at::empty({heads}).uniform_(std::log(1e-3), std::log(1e-1)).exp_().clamp_min_(1e-4);
   return dt + (-(-dt).expm1()).log();
@@ -33,7 +33,7 @@ inline void check_width(const char* op, const at::Tensor& x, int64_t width) {
   check(x.size(2) == width, op, "x has width ", x.size(2), "; must have ", width);
 }
 
-// At least 1, or an error that names the option.
+// Throws an error that names the option unless it is at least 1.
 inline void check_positive(const char* op, const char* name, int64_t value) {
   check(value >= 1, op, name, " is ", value, "; must be at least 1");
 }

@@ -16,7 +16,8 @@ void check_device(const char* op, const char* name, const at::Tensor& x, const a
 }  // namespace
 
 at::Tensor ProjectionImpl::forward(const at::Tensor& x) {
-  const bool narrow = weight.scalar_type() == at::kBFloat16 && x.scalar_type() == at::kFloat;  // widened on the way
+  const bool narrow =
+      weight.scalar_type() == at::kBFloat16 && x.scalar_type() == at::kFloat;  // the op widens the weight
   if (x.scalar_type() != weight.scalar_type() && !narrow) {
     const bool autocast = ops::autocast_on();
     TORCH_CHECK_TYPE(autocast, "[projection] x has dtype ", x.scalar_type(), "; must be the weight's ",

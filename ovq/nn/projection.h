@@ -1,4 +1,4 @@
-// torch's linear layer and embedding, computed by ops::linear and with errors that name them.
+// Linear layer and embedding as in torch, computed by ops::linear; their errors name layer and tensor.
 #pragma once
 
 #include "ovq/ops/torch/torch.h"

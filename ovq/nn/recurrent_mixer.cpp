@@ -67,14 +67,14 @@ int64_t RecurrentMixer::state_bytes(int64_t, kernels::StateDtype) const {
   return elements * static_cast<int64_t>(sizeof(float));
 }
 
-std::vector<Tensor> RecurrentMixer::projected(const Call& call, const ops::ProjectionsInputs& inputs,
+std::vector<Tensor> RecurrentMixer::projected(const RecurInputs& in, const ops::ProjectionsInputs& inputs,
                                               const std::vector<const char*>& names) const {
-  if (call.state == nullptr) return ops::projections(inputs);
+  if (in.state == nullptr) return ops::projections(inputs);
   std::vector<ops::CarriedRows> carried(names.size());
   const auto same = [&](size_t a, size_t b) { return names[a] != nullptr && names[b] == names[a]; };
   for (size_t i = 0, first = 0; i < names.size(); ++i) {
     first = i > 0 && same(i - 1, i) ? first + static_cast<size_t>(inputs.parts[i - 1].channels) : 0;
-    const Tensor before = names[i] == nullptr ? Tensor() : call.state->tensor(names[i]);
+    const Tensor before = names[i] == nullptr ? Tensor() : in.state->tensor(names[i]);
     if (before.defined()) carried[i].inputs = before.narrow(2, static_cast<int64_t>(first), inputs.parts[i].channels);
   }
   std::vector<Tensor> y = ops::projections(inputs, carried);
@@ -82,13 +82,13 @@ std::vector<Tensor> RecurrentMixer::projected(const Call& call, const ops::Proje
     if (names[i] == nullptr || (i > 0 && same(i - 1, i))) continue;
     std::vector<Tensor> channels = {carried[i].inputs};
     for (size_t j = i + 1; j < names.size() && same(i, j); ++j) channels.push_back(carried[j].inputs);
-    call.carried.emplace_back(names[i], channels.size() == 1 ? channels[0] : at::cat(channels, 2));
+    in.carried.emplace_back(names[i], channels.size() == 1 ? channels[0] : at::cat(channels, 2));
   }
   return y;
 }
 
-RecurrentMixer::Heads RecurrentMixer::query_key_value(const Call& call, const std::vector<Projection>& others) {
-  ops::ProjectionsInputs inputs{.x = call.x, .cu_seqlens = call.cu_seqlens};
+RecurrentMixer::Heads RecurrentMixer::query_key_value(const RecurInputs& in, const std::vector<Projection>& others) {
+  ops::ProjectionsInputs inputs{.x = in.x, .cu_seqlens = in.cu_seqlens};
   std::vector<const char*> names;
   const auto add = [&](const Projection& projection, const ShortConvolution& convolution, const char* name,
                        int64_t unit) {
@@ -111,7 +111,7 @@ RecurrentMixer::Heads RecurrentMixer::query_key_value(const Call& call, const st
   add(k_proj_, conv_k_, "conv_k", options_.key_dim);
   add(v_proj_, conv_v_, "conv_v", 0);
   for (const Projection& other : others) add(other, ShortConvolution(nullptr), nullptr, 0);
-  std::vector<Tensor> y = projected(call, inputs, names);
+  std::vector<Tensor> y = projected(in, inputs, names);
   const auto split = [&](const Tensor& rows, int64_t dim) { return rows.unflatten(-1, {options_.heads, dim}); };
   return {.q = split(y[0], options_.key_dim),
           .k = split(y[1], options_.key_dim),

@@ -1,7 +1,7 @@
-// What the recurrent layers share: y = W_o normalised(op(projections of x)), with an op whose state is a matrix per
-// head (see ops/recurrence.h) and short convolutions on what goes into it. Here are the parts, the states of op and
-// convolutions from call to call, packed sequences, the norm and the gate of the output. What a layer adds is `recur`:
-// which projections go into its op, and how.
+// Common part of the recurrent layers: y = W_o normalised(op(projections of x)), with an op whose state is a matrix per
+// head (see ops/recurrence.h) and short convolutions on its inputs. This class has the projections and convolutions,
+// their states between calls, packed sequences, and the norm and gate of the output. A layer implements `recur`, which
+// prepares the inputs of its op.
 #pragma once
 
 #include <utility>
@@ -24,7 +24,7 @@ struct RecurrentOptions {
   int64_t conv_width = 0;
 };
 
-// Of a layer whose options have these names.
+// From the options of a layer that have the same names.
 template <class Options>
 RecurrentOptions recurrent_options(const Options& options) {
   return {.width = options.width,
@@ -39,11 +39,11 @@ class RecurrentMixer : public Mixer {
   int64_t state_bytes(int64_t tokens, kernels::StateDtype dtype = kernels::StateDtype::float32) const override;
 
  protected:
-  // `op` is what errors name.
+  // `op`: the name in errors.
   RecurrentMixer(const char* op, const RecurrentOptions& options);
 
-  // What one call computes with.
-  struct Call {
+  // The inputs of one in.
+  struct RecurInputs {
     const Tensor& x;  // [B, T, width]
     const MixerState* state;
     const OptionalTensor& cu_seqlens;
@@ -55,19 +55,19 @@ class RecurrentMixer : public Mixer {
     ops::RecurrenceResult result;  // o [B, T, H, value_dim]
     Tensor gate = {};              // [B, T, H value_dim], before its activation; undefined: none
   };
-  virtual Recurred recur(const Call& call) = 0;
+  virtual Recurred recur(const RecurInputs& in) = 0;
 
   // o [B, T, H, value_dim] -> [B, T, H value_dim] for the output projection: a norm over each head, then silu(gate).
   virtual Tensor normalised(const Tensor& o, const Tensor& gate);
 
-  // Elements of the op's state of one sequence.
+  // Elements of the op's state for one sequence.
   virtual int64_t state_elements() const;
 
-  // The parts. Constructors call these in the order that state dicts and random numbers have.
+  // Add the parts. Constructors call these in the order of state dicts and random numbers.
   Projection add_projection(const char* name, int64_t outputs, bool bias = false);
   void add_query_key_value();         // q_proj, k_proj, v_proj
   void add_output(const char* name);  // [B, T, H value_dim] -> [B, T, width]
-  void add_query_key_convolutions();  // conv_q, conv_k, each with silu behind it
+  void add_query_key_convolutions();  // conv_q, conv_k, each followed by silu
   void add_value_convolution();       // conv_v
   ShortConvolution add_convolution(const char* name, int64_t channels, bool bias = false);
   void add_norm(int64_t size, double eps = 1e-6, int64_t groups = 1);
@@ -75,14 +75,14 @@ class RecurrentMixer : public Mixer {
 
   // ops::projections behind what the state has of the tokens before x. `names`: of each part's inputs in it, null
   // without a convolution; consecutive parts of one name are channels of one convolution.
-  std::vector<Tensor> projected(const Call& call, const ops::ProjectionsInputs& inputs,
+  std::vector<Tensor> projected(const RecurInputs& in, const ops::ProjectionsInputs& inputs,
                                 const std::vector<const char*>& names) const;
 
   struct Heads {
-    Tensor q, k, v;              // [B, T, H, key_dim] of norm one, twice, and [B, T, H, value_dim]
-    std::vector<Tensor> others;  // what the other projections make of x, in their order
+    Tensor q, k, v;              // q and k [B, T, H, key_dim] of norm one, v [B, T, H, value_dim]
+    std::vector<Tensor> others;  // outputs of the other projections, in their order
   };
-  Heads query_key_value(const Call& call, const std::vector<Projection>& others = {});
+  Heads query_key_value(const RecurInputs& in, const std::vector<Projection>& others = {});
 
   Tensor mix(const Tensor& x, MixerState* state, const OptionalTensor& cu_seqlens) override;
 

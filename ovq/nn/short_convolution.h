@@ -1,4 +1,4 @@
-// ops::short_convolution as a layer, with an activation behind it and the inputs that a state carries before it.
+// ops::short_convolution as a layer, followed by an activation; a state carries the inputs before x.
 #pragma once
 
 #include "ovq/ops/short_convolution/torch.h"
@@ -24,7 +24,8 @@ class ShortConvolutionImpl : public torch::nn::Module {
   // x [B, T, C] -> [B, T, C]
   at::Tensor forward(const at::Tensor& x, const OptionalTensor& cu_seqlens = {});
 
-  // The same after the inputs `before` [B, width - 1, C] (undefined: at the start), which become those after x.
+  // The same after the inputs `before` [B, width - 1, C] (undefined: start of the sequence), which are replaced by the
+  // last inputs of x.
   at::Tensor forward(const at::Tensor& x, at::Tensor& before);
 
   const ShortConvolutionOptions& options() const { return options_; }

@@ -24,8 +24,7 @@ ops::QuantizerGradient gradient_of(CodebookTraining training) {
   return ops::QuantizerGradient::sf_diveq;
 }
 
-// Means of `count` consecutive blocks of z [H, M, D] -> [H, count, D]. With fewer rows than blocks, rows stand in
-// several.
+// Means of `count` consecutive blocks of z [H, M, D] -> [H, count, D]. With fewer rows than blocks, blocks share rows.
 Tensor block_means(const Tensor& z, int64_t count) {
   const int64_t rows = z.size(1);
   std::vector<Tensor> means;
@@ -36,7 +35,7 @@ Tensor block_means(const Tensor& z, int64_t count) {
   return at::stack(means, 1);
 }
 
-// Zeros of the shape of `like`, unless there is something already.
+// Sets `sum` to zeros in the shape of `like` if it is undefined.
 void make_zeros(Tensor& sum, const Tensor& like) {
   if (!sum.defined()) sum = at::zeros_like(like).detach();
 }
@@ -88,7 +87,7 @@ void VectorQuantizer::note(const Tensor& z, const Tensor& words, const ops::Vect
 }
 
 Tensor VectorQuantizer::quantize(const Tensor& z_tokens, uint64_t seed, Note noted) {
-  // In the codebook's precision, also under autocast: which codeword is nearest is no matter for eight bits.
+  // In the codebook's precision, also under autocast: eight bits are too few to decide which codeword is nearest.
   const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
   const Tensor z = ops::by_head(z_tokens.to(codebook.scalar_type())), words = codewords();
   const ops::VectorQuantized quantized = ops::vector_quantize({.z = z,
@@ -118,9 +117,9 @@ std::vector<Tensor> VectorQuantizer::statistics() {
   return {used_, sums_};
 }
 
-// The codewords are shared out among the forwards, and those of a forward among the ranks: the order in which one rank
-// would see the rows of all, if all have as many forwards and one part of the batch. Otherwise it is a start as good as
-// any, except that codewords may be left at random, or near to two keys.
+// Divides the codewords among the forwards, and those of a forward among the ranks. This is the order in which a single
+// rank would see all rows if all ranks have equally many forwards and one part of the batch each. Otherwise it is as
+// good a start, except that some codewords may stay random or lie close to two keys.
 Tensor VectorQuantizer::start_statistics(int64_t rank, int64_t ranks) {
   const torch::NoGradGuard no_grad;
   start_ = at::zeros_like(codebook).detach();
@@ -139,7 +138,7 @@ bool VectorQuantizer::end_step() {
   const torch::NoGradGuard no_grad;
   if (codebook.is_meta()) drop_step();
   if (!start_.defined() && !collected_.empty()) start_statistics(0, 1);
-  // A codeword that no key fell to keeps its random start.
+  // A codeword without keys keeps its random initial value.
   const Tensor found = start_.defined() ? start_.norm(2, -1, true).gt(0) : Tensor();
   const bool starts = found.defined() && found.any().item<bool>();
   if (starts) {
@@ -155,7 +154,7 @@ bool VectorQuantizer::end_step() {
       const double keep = options_.ema_decay;
       ema_counts.mul_(keep).add_(used_, 1 - keep);
       ema_sums.mul_(keep).add_(sums_, 1 - keep);
-      // Averages of nothing say nothing: a codeword that has not been used for long stays where it was.
+      // An average without recent keys means nothing: a codeword that was unused for long keeps its value.
       const Tensor means = ema_sums / ema_counts.clamp_min(1e-5).unsqueeze(-1);
       codebook.copy_(at::where(ema_counts.unsqueeze(-1) > 1e-5, means, codebook));
     }

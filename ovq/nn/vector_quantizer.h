@@ -1,15 +1,14 @@
 // A learned codebook of unit-norm codewords per head, and the ways to train it.
 //
-//   ema       a straight-through gradient; codewords follow moving averages of the keys they stand for, and a
-//   commitment
-//             loss pulls the keys (Lingle 2023)
+//   ema              a straight-through gradient; codewords follow moving averages of their keys, and a commitment
+//                    loss pulls the keys towards them (Lingle 2023)
 //   diveq, sf_diveq  codewords learn by gradients; see ops/vector_quantize.h
 //
 // No-use bonus: a codeword unused for m training steps gets `no_use` * m added to its similarity in the search.
 //
-// A training step may have several forwards (lengths, parts of a batch, ranks). Codewords and counters stand still in
-// it: its forwards are only noted, and end_step() moves them on by all that was noted, on every rank alike if the
-// statistics were added up before.
+// A training step may have several forwards (lengths, parts of a batch, ranks). Codewords and counters do not change
+// within a step: forwards record statistics, and end_step() applies all of them, with the same result on every rank if
+// the statistics were summed over the ranks before.
 #pragma once
 
 #include <array>
@@ -25,7 +24,7 @@ constexpr auto enum_names(CodebookTraining) {
   using enum CodebookTraining;
   return std::to_array<EnumName<CodebookTraining>>({{sf_diveq, "sf-diveq"}, {diveq, "diveq"}, {ema, "ema"}});
 }
-enum class Note { no, yes };  // whether a forward counts: one that repeats another does not
+enum class Note { no, yes };  // whether to record statistics: not for a forward that repeats another
 
 struct QuantizerOptions {
   int64_t heads = 1, codewords = 512, dim = 64;
@@ -49,21 +48,21 @@ class VectorQuantizer : public torch::nn::Module {
   // Training: z [B, T, H, D] -> z_q [B, T, H, D]. All noise comes from `seed`.
   at::Tensor quantize(const at::Tensor& z, uint64_t seed, Note noted = Note::yes);
 
-  // Keys z [B, T, H, D] for the codebook to start from.
+  // Collects keys z [B, T, H, D] to initialise the codebook.
   void collect(const at::Tensor& z);
 
-  // What was noted since the last step's end. Ranks add these up, each tensor in place, before end_step(); they have
-  // the same shapes on all of them.
+  // Statistics since the last step's end. Ranks sum each tensor in place before end_step(); shapes are equal on all
+  // ranks.
   std::vector<at::Tensor> statistics();
-  // The same for the collected keys: the r-th of `ranks` parts of the codewords they become, zeros for the others.
+  // The same for the collected keys: part `rank` of `ranks` of the initial codewords, zeros elsewhere.
   at::Tensor start_statistics(int64_t rank, int64_t ranks);
-  // Counters and, with `ema`, codewords move on. If keys were collected, the codewords become means of consecutive
-  // blocks of them, forward after forward, and the result is true.
+  // Updates counters and, with `ema`, codewords. If keys were collected, initialises the codewords with means of
+  // consecutive blocks of them, forward by forward, and returns true.
   bool end_step();
-  // Forgets what was noted.
+  // Discards the statistics.
   void drop_step();
 
-  // Of the last quantize with `ema`: the sum over heads, averaged over tokens.
+  // Of the last quantize with `ema`: summed over heads, averaged over tokens.
   at::Tensor commitment_loss() const { return commitment_; }
   double similarity() const { return similarity_; }  // mean cosine of keys and codewords in the last quantize
   int64_t dead(int64_t steps) const;                 // codewords unused for at least this many steps

@@ -70,7 +70,7 @@ Tensor VqAttention::auxiliary_loss() const {
 
 Tensor VqAttention::training_keys(const Tensor& k) {
   const uint64_t keys = ops::fingerprint(k);
-  // A forward inside of backward is one that has been: activation checkpointing computes it again.
+  // A forward inside backward repeats an earlier one: activation checkpointing computes it again.
   const bool again = ops::inside_backward();
   if (again) {
     check(forwards_.contains(keys), "vq",
@@ -86,7 +86,8 @@ Tensor VqAttention::training_keys(const Tensor& k) {
   }
   if (!started()) {
     if (!again && step_ + 1 >= options_.warmup) quantizer_->collect(k);
-    return k + 0 * quantizer_->codebook.sum();  // a part of the graph: DistributedDataParallel waits for every gradient
+    return k + 0 * quantizer_->codebook
+                       .sum();  // keeps the codebook in the graph: DistributedDataParallel waits for its gradient
   }
   const Tensor quantized = quantizer_->quantize(k, seed_ ^ keys, again ? Note::no : Note::yes);
   if (!again) auxiliary_ = quantizer_->commitment_loss();
@@ -106,7 +107,7 @@ Tensor VqAttention::attend_unquantized(const Inputs& in, MixerState* state, cons
   return o;
 }
 
-// The state of ops::vq_linear_attention is among the mixer's.
+// The mixer's state holds the state of ops::vq_linear_attention.
 Tensor VqAttention::attend_codewords(const Inputs& in, const Tensor& index, const Tensor& codewords,
                                      MixerState& state) {
   auto& tensors = state.tensors;

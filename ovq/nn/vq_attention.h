@@ -5,8 +5,8 @@
 //              and the tokens of chunks c - 1 and c one by one;
 //              equal keys have equal logits, so both are the same function
 //
-// Training uses the quadratic form, whose keys carry the gradients of the codebook; with a state the linear form runs,
-// which has no training: there a key's choice of its codeword has no gradient.
+// Training uses the quadratic form, whose keys carry the gradients of the codebook. With a state the linear form runs,
+// which cannot train: the choice of a codeword has no gradient.
 //
 // Warm-up: until the codebook has started from the keys of a training step, keys stay as they are, in training and
 // outside of it, and the state is a cache of keys and values.
@@ -85,7 +85,7 @@ class VqAttention : public AttentionHeads {
   Tensor auxiliary_;
   int64_t step_ = -1;
   uint64_t seed_ = 0;
-  bool told_ = false;            // by begin_step which step it is
+  bool told_ = false;            // begin_step was called
   std::set<uint64_t> forwards_;  // fingerprints of the keys of this step's forwards
 };
 

@@ -15,15 +15,15 @@ namespace {
 constexpr double kStandardErrors = 2;  // means must differ by this many to be called different
 constexpr int kGridPoints = 25;        // of a computed line on a linear axis
 
-// `read(object, place)` for every object of a list.
+// `read(object, context)` for every object of a list.
 template <class Read>
-void for_each_object(FieldReader& reader, const char* name, const FieldPlace& place, Read&& read) {
+void for_each_object(FieldReader& reader, const char* name, const FieldContext& context, Read&& read) {
   const json* list = reader.find(name);
   if (list == nullptr) return;
   if (!list->is_array()) reader.fail(name, *list, "a list");
   for (size_t i = 0; i < list->size(); ++i) {
-    FieldPlace own = place;
-    own.path = fmt::format("{}{}{}[{}]", place.path, place.path.empty() ? "" : ".", name, i);
+    FieldContext own = context;
+    own.path = fmt::format("{}{}{}[{}]", context.path, context.path.empty() ? "" : ".", name, i);
     read((*list)[i], own);
   }
 }
@@ -56,37 +56,37 @@ const json& needed_object(FieldReader& reader, const char* name) {
   return *object;
 }
 
-FieldPlace inside(const FieldPlace& place, const char* name) {
-  FieldPlace own = place;
+FieldContext inside(const FieldContext& context, const char* name) {
+  FieldContext own = context;
   own.path += std::string(".") + name;
   return own;
 }
 
-Chart chart_from_json(const json& object, const FieldPlace& place) {
-  FieldReader reader(object, place);
+Chart chart_from_json(const json& object, const FieldContext& context) {
+  FieldReader reader(object, context);
   Chart chart{.name = needed_text(reader, "name"), .title = needed_text(reader, "title")};
   reader("paper", chart.paper, "");
   reader("text", chart.text, "");
   reader("make", chart.make, "");
 
-  FieldReader x(needed_object(reader, "x"), inside(place, "x"));
+  FieldReader x(needed_object(reader, "x"), inside(context, "x"));
   x("of", chart.x, "");
   x("times", chart.x_times, "", above(0));
   read_axis(x, chart.x_axis);
   x.finish();
-  FieldReader y(needed_object(reader, "y"), inside(place, "y"));
+  FieldReader y(needed_object(reader, "y"), inside(context, "y"));
   const std::string of = needed_text(y, "of");
   read_axis(y, chart.y_axis);
   y.finish();
   plot::Scale(chart.x_axis, 1, 2);  // throws if the bounds are wrong
   plot::Scale(chart.y_axis, 1, 2);
 
-  for_each_object(reader, "rules", place, [&](const json& own, const FieldPlace& at) {
+  for_each_object(reader, "rules", context, [&](const json& own, const FieldContext& at) {
     FieldReader rule(own, at);
     chart.rules.push_back({.x = needed_number(rule, "x"), .label = needed_text(rule, "label")});
     rule.finish();
   });
-  for_each_object(reader, "lines", place, [&](const json& own, const FieldPlace& at) {
+  for_each_object(reader, "lines", context, [&](const json& own, const FieldContext& at) {
     FieldReader line(own, at);
     const std::string label = needed_text(line, "label");
     const std::vector<Quantity> quantities = read_quantities(line, own, at, of);
@@ -106,17 +106,17 @@ Chart chart_from_json(const json& object, const FieldPlace& place) {
   return chart;
 }
 
-Check check_from_json(const json& object, const FieldPlace& place) {
-  FieldReader reader(object, place);
+Check check_from_json(const json& object, const FieldContext& context) {
+  FieldReader reader(object, context);
   Check check{.text = needed_text(reader, "text")};
   std::string of;
   reader("of", of, "");
-  check.value = quantity_from_json(needed_object(reader, "value"), inside(place, "value"), of);
+  check.value = quantity_from_json(needed_object(reader, "value"), inside(context, "value"), of);
   if (reader.find("is") == nullptr) reader.fail("is", json(), "how the two must compare, such as \"at least\"");
   reader("is", check.relation, "");
   const json* than = reader.find("than");
   if (than != nullptr && than->is_object())
-    check.than = quantity_from_json(*than, inside(place, "than"), of);
+    check.than = quantity_from_json(*than, inside(context, "than"), of);
   else if (than != nullptr && than->is_number())
     check.number = than->get<double>();
   else
@@ -128,7 +128,7 @@ Check check_from_json(const json& object, const FieldPlace& place) {
 }
 
 // Reads the fields shared by claims and the page's first section.
-void read_finding(FieldReader& reader, const FieldPlace& place, Claim& claim) {
+void read_finding(FieldReader& reader, const FieldContext& context, Claim& claim) {
   claim.title = needed_text(reader, "title");
   reader("note", claim.note, "");
   reader("make", claim.make, "");
@@ -138,19 +138,19 @@ void read_finding(FieldReader& reader, const FieldPlace& place, Claim& claim) {
     if (!good) reader.fail("charts", *charts, "a list of names of charts");
     claim.charts = charts->get<std::vector<std::string>>();
   }
-  for_each_object(reader, "checks", place,
-                  [&](const json& own, const FieldPlace& at) { claim.checks.push_back(check_from_json(own, at)); });
+  for_each_object(reader, "checks", context,
+                  [&](const json& own, const FieldContext& at) { claim.checks.push_back(check_from_json(own, at)); });
 }
 
-Claim claim_from_json(const json& object, const FieldPlace& place) {
-  FieldReader reader(object, place);
+Claim claim_from_json(const json& object, const FieldContext& context) {
+  FieldReader reader(object, context);
   Claim claim;
   reader("number", claim.number, "", at_least(1));
   if (claim.number == 0) reader.fail("number", json(), "the claim's number");
   claim.paper = needed_text(reader, "paper");
   reader("where", claim.where, "");
   claim.make = fmt::format("ovq reproduce --claims {}", claim.number);
-  read_finding(reader, place, claim);
+  read_finding(reader, context, claim);
   reader.finish();
   return claim;
 }
@@ -224,18 +224,18 @@ ClaimsFile read_claims(const std::filesystem::path& path) {
   if (object.is_discarded()) fail_data("claims", path.string(), " is not valid JSON");
   ClaimsFile file;
   try {
-    const FieldPlace place{.op = path.string()};
-    FieldReader reader(object, place);
-    for_each_object(reader, "charts", place,
-                    [&](const json& own, const FieldPlace& at) { file.charts.push_back(chart_from_json(own, at)); });
+    const FieldContext context{.op = path.string()};
+    FieldReader reader(object, context);
+    for_each_object(reader, "charts", context,
+                    [&](const json& own, const FieldContext& at) { file.charts.push_back(chart_from_json(own, at)); });
     if (reader.find("first") != nullptr) {
-      const FieldPlace own{.op = place.op, .path = "first"};
+      const FieldContext own{.op = context.op, .path = "first"};
       FieldReader first(needed_object(reader, "first"), own);
       read_finding(first, own, file.first.emplace());
       first.finish();
     }
-    for_each_object(reader, "claims", place,
-                    [&](const json& own, const FieldPlace& at) { file.claims.push_back(claim_from_json(own, at)); });
+    for_each_object(reader, "claims", context,
+                    [&](const json& own, const FieldContext& at) { file.claims.push_back(claim_from_json(own, at)); });
     reader.finish();
     check_names(file, path.string());
   } catch (const std::invalid_argument& error) {

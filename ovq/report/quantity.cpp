@@ -232,7 +232,7 @@ std::optional<experiments::Statistic> value_of(const Quantity& quantity, const E
   return experiments::statistic(curve.rbegin()->second);  // in training: the last step
 }
 
-std::vector<Quantity> read_quantities(FieldReader& reader, const json& object, const FieldPlace& place,
+std::vector<Quantity> read_quantities(FieldReader& reader, const json& object, const FieldContext& context,
                                       const std::string& of) {
   Quantity quantity{.of = of};
   reader("results", quantity.results, "");
@@ -251,7 +251,7 @@ std::vector<Quantity> read_quantities(FieldReader& reader, const json& object, c
     quantity.options = *options;
   }
   if (const json* over = reader.find("over")) {
-    FieldPlace below = place;
+    FieldContext below = context;
     below.path += ".over";
     quantity.over = std::make_shared<Quantity>(quantity_from_json(*over, below, quantity.of));
   }
@@ -266,9 +266,9 @@ std::vector<Quantity> read_quantities(FieldReader& reader, const json& object, c
   return all;
 }
 
-Quantity quantity_from_json(const json& object, const FieldPlace& place, const std::string& of) {
-  FieldReader reader(object, place);
-  const std::vector<Quantity> all = read_quantities(reader, object, place, of);
+Quantity quantity_from_json(const json& object, const FieldContext& context, const std::string& of) {
+  FieldReader reader(object, context);
+  const std::vector<Quantity> all = read_quantities(reader, object, context, of);
   reader.finish();
   if (all.size() > 1) reader.fail("", object, "one quantity: keep and centroids one number each");
   return all.front();

@@ -1,7 +1,7 @@
 // A quantity as data: a measured or computed value of a model under given conditions.
 //
-//   {"results": "recall/small/sw-ovq", "of": "accuracy", "centroids": 256}   what runs found, over their seeds
-//   {"results": "text/books/sw-ovq", "of": "choices.accuracy"}   what they answered to questions
+//   {"results": "recall/small/sw-ovq", "of": "accuracy", "centroids": 256}   measured by runs, over their seeds
+//   {"results": "text/books/sw-ovq", "of": "choices.accuracy"}   their answers to questions
 //   {"inspect": "paper/recall-sw-ovq", "mixer": "ovq", "of": "forward_flops", "centroids": 4096}   from a preset
 //   {"bench": "bench-kernels", "case": "ovq forward H6 d128 L128 N2048 T*", "of": "seconds_best"}  * is the length
 //   {"bound": "slots", "share": 0.4}     min(1, keep / share)
@@ -57,9 +57,9 @@ std::optional<experiments::Statistic> value_of(const Quantity& quantity, const E
 
 // Reads the quantity's fields from an object that has further fields; `of` is its default. A list in keep or centroids
 // gives a quantity for each element.
-std::vector<Quantity> read_quantities(FieldReader& reader, const json& object, const FieldPlace& place,
+std::vector<Quantity> read_quantities(FieldReader& reader, const json& object, const FieldContext& context,
                                       const std::string& of);
-Quantity quantity_from_json(const json& object, const FieldPlace& place, const std::string& of);
+Quantity quantity_from_json(const json& object, const FieldContext& context, const std::string& of);
 
 // "N 256", "keep 0.2" or ""
 std::string dictionary_text(const Quantity& quantity);

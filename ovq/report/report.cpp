@@ -249,15 +249,15 @@ void draw_png(const plot::Figure& figure, const std::filesystem::path& png) {
 
 Report make_report(const ClaimsFile& claims, const Evidence& evidence) { return Writer(claims, evidence).write(); }
 
-ReportSummary write_report(const ReportPlaces& places, const std::function<void(const std::string&)>& warn) {
-  const Report report = make_report(read_claims(places.claims), read_evidence(places.results, warn));
-  std::filesystem::create_directories(places.out / "figures");
+ReportSummary write_report(const ReportPaths& paths, const std::function<void(const std::string&)>& warn) {
+  const Report report = make_report(read_claims(paths.claims), read_evidence(paths.results, warn));
+  std::filesystem::create_directories(paths.out / "figures");
   for (const auto& [name, figure] : report.figures)
-    files::write_file_durably(places.out / "figures" / (name + ".svg"), plot::to_svg_file(figure));
-  files::write_file_durably(places.out / "index.html", report.html);
-  if (places.png.empty()) return report.summary;
-  std::filesystem::create_directories(places.png);
-  for (const auto& [name, figure] : report.figures) draw_png(figure, places.png / (name + ".png"));
+    files::write_file_durably(paths.out / "figures" / (name + ".svg"), plot::to_svg_file(figure));
+  files::write_file_durably(paths.out / "index.html", report.html);
+  if (paths.png.empty()) return report.summary;
+  std::filesystem::create_directories(paths.png);
+  for (const auto& [name, figure] : report.figures) draw_png(figure, paths.png / (name + ".png"));
   return report.summary;
 }
 

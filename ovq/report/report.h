@@ -24,13 +24,13 @@ struct Report {
 
 Report make_report(const ClaimsFile& claims, const Evidence& evidence);
 
-struct ReportPlaces {
+struct ReportPaths {
   std::filesystem::path claims, results;  // inputs
   std::filesystem::path out;              // receives index.html and figures/*.svg
   std::filesystem::path png;              // receives *.png made by gnuplot; empty: none
 };
 
 // `warn` receives a message for each invalid result file. std::runtime_error if gnuplot is asked for and fails.
-ReportSummary write_report(const ReportPlaces& places, const std::function<void(const std::string&)>& warn);
+ReportSummary write_report(const ReportPaths& paths, const std::function<void(const std::string&)>& warn);
 
 }  // namespace ovq::report

@@ -3,10 +3,10 @@
 //   bytes, length 8:   T[h e   c a t   s a]     row: "The cat ", targets: "he cat s"
 //
 // A window lies within one document; documents of fewer than min_document tokens are left out, as in the paper.
-// Training windows start anywhere with equal probability, chosen by (seed, step, rank, row). Test windows lie side by
-// side, in an order in which any number of first windows is spread over the whole text. Row r of (step, rank) is number
-// (step * ranks + rank) * rows + r in this order, which repeats after the last window; the seed plays no part. Cost:
-// O(length + documents). The corpus is loaded when it is first needed; vocabulary and metric are known without it.
+// Training windows start anywhere with equal probability, chosen by (seed, step, row). Test windows lie side by side,
+// in an order in which any number of first windows is spread over the whole text. Row r of a step is number step * rows
+// + r in this order, which repeats after the last window; the seed plays no part. Cost: O(length + documents). The
+// corpus is loaded when it is first needed; vocabulary and metric are known without it.
 #pragma once
 
 #include <memory>

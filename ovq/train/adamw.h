@@ -22,7 +22,7 @@ struct AdamWOptions {
   double beta1 = 0.9, beta2 = 0.95, eps = 1e-8, weight_decay = 0.01;
 };
 
-// This rank's place among the ranks that share the moments.
+// Which of the ranks that share the moments this is.
 struct Shard {
   int64_t rank = 0, ranks = 1;
 };

@@ -53,7 +53,8 @@ std::optional<std::filesystem::path> stored_tokenizer(const std::filesystem::pat
 // std::runtime_error if the checkpoint was trained with another tokenizer. A checkpoint without a tokenizer passes.
 void check_tokenizer(const std::filesystem::path& checkpoint, const text::Tokenizer& tokenizer);
 
-// Writes durably, then removes all but the last `keep_checkpoints`. `tokenizer` is stored beside a model of text; else nullptr.
+// Writes durably, then removes all but the last `keep_checkpoints`. `tokenizer` is stored beside a model of text; else
+// nullptr.
 void save_checkpoint(const std::filesystem::path& run, const models::LanguageModel& model,
                      const text::Tokenizer* tokenizer, const OptimizerState& optimizer, const Progress& progress,
                      int64_t keep_checkpoints);

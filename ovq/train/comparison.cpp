@@ -116,7 +116,9 @@ std::string to_text(const std::string& title, const ComparisonTable& comparison)
     table.add(cells);
   }
   std::string text = title + "\n" + table.text();
-  text += "N, what it keeps of the context, state per sequence and reading speed: at the longest length.\n";
+  text +=
+      "N, the share of the context that it keeps, state per sequence and reading speed are those at the longest "
+      "length.\n";
   for (const std::string& cost : comparison.costs) text += cost + "\n";
   return text + "\n";
 }

@@ -102,7 +102,7 @@ json to_comparable_json(const RunOptions& options) {
     const models::ModelConfig preset = models::model_preset(preset_of(options)).config;
     object["model_options"] = models::without_retired_fields(options.model_options, preset);
   } catch (const std::invalid_argument&) {
-    // a model that this version does not know: it equals no other as it is
+    // this version does not know the model: compare its options as they are
   }
   return object;
 }

@@ -47,7 +47,7 @@ struct RunOptions {
 // The options with a single value; the command line's flags have the same names.
 template <class Fields>
 void list_fields(Fields& field, RunOptions& o) {
-  field("task", o.task, "what to learn");
+  field("task", o.task, "the task to learn");
   field("model", o.model, "a pattern of layers, sized by the scale, or a preset's full name");
   field("scale", o.scale, "sizes of task and model");
   field("steps", o.steps, "number of optimiser steps", or_zero(at_least(1), "those of the phases or the scale"));
@@ -75,7 +75,7 @@ constexpr auto retired_fields(const RunOptions&) {
 }
 
 json to_json(const RunOptions& options);
-// For comparisons with options that an earlier version wrote: `model_options` without the fields that are gone.
+// For comparisons with options that an earlier version wrote: without the retired fields of `model_options`.
 json to_comparable_json(const RunOptions& options);
 // Starts from `defaults`. An error names the option and its allowed values.
 RunOptions run_options_from_json(const json& object, const RunOptions& defaults = {});

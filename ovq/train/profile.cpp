@@ -49,7 +49,7 @@ void on_end(const at::RecordFunction& function, at::ObserverContext* context) {
 }  // namespace
 
 Profile::Profile() {
-  if (listener != nullptr) throw std::logic_error("another profile is active; only one can be at a time");
+  if (listener != nullptr) throw std::logic_error("another profile is active; only one can be active at a time");
   listener = this;
   callback_ = at::addGlobalCallback(
       at::RecordFunctionCallback(on_start, on_end).scopes({at::RecordScope::FUNCTION, at::RecordScope::USER_SCOPE}));

@@ -19,6 +19,7 @@ TEST(Closest, Names) {
   const std::vector<std::string> names = {"recall", "positional-recall", "icl", "text"};
   EXPECT_EQ(closest_names("recal", names), (std::vector<std::string>{"recall"}));
   EXPECT_EQ(closest_names("positional", names), (std::vector<std::string>{"positional-recall"}));
+  EXPECT_EQ(closest_names("--keep", {"--help", "--keep-last"}), (std::vector<std::string>{"--keep-last", "--help"}));
   EXPECT_EQ(closest_names("ilc", names), (std::vector<std::string>{"icl"}));
   EXPECT_TRUE(closest_names("banana", names).empty());
   EXPECT_TRUE(closest_names("", names).empty());

@@ -25,7 +25,7 @@ constexpr auto retired_fields(const Oven&) {
 
 Oven read(const json& object) {
   Oven oven;
-  FieldReader reader(object, FieldPlace{.op = "oven"});
+  FieldReader reader(object, FieldContext{.op = "oven"});
   reader.read(oven);
   reader.finish();
   return oven;

@@ -21,6 +21,7 @@ tiny=(--scale tiny --steps 4 --tokens-per-step 256 --lengths 16 --eval-rows 2 --
 expect 2 'did you mean "sw-ovq"' "$ovq" train --model sw-ovk --out "$work/run"
 expect 2 'did you mean "recall"' "$ovq" train --task recal --out "$work/run"
 expect 2 'did you mean "--steps"' "$ovq" train --stepps 3
+expect 2 'did you mean "--keep-checkpoints"' "$ovq" train --keep 3
 expect 2 'did you mean "train"' "$ovq" trian
 expect 2 'tiny' "$ovq" train --scale huge --out "$work/run"
 expect 2 'is not a JSON object' "$ovq" train --task-options '[1]' --out "$work/run"
@@ -97,7 +98,7 @@ done
 options=$("$ovq" train --help | tr '\n' ' ' | grep -oP -- "--task-options.*?'\K\{[^']*\}" | head -n 1 | tr -s ' ')
 "$ovq" tasks recall --task-options "$options" >/dev/null || { echo "FAILED: --task-options $options, as --help has it"; failures=$((failures + 1)); }
 
-expect 2 'go together' "$ovq" eval "$work/good" --benchmark piqa
+expect 2 'must be given together' "$ovq" eval "$work/good" --benchmark piqa
 expect 2 'not on text' "$ovq" eval "$work/good" --benchmark piqa --questions "$work/file"
 
 # If the newest checkpoint is damaged, every command says so once and uses the one before.

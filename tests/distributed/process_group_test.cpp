@@ -50,7 +50,7 @@ TEST(ProcessGroup, Exchanges) {
 
 TEST(ProcessGroup, NamesWhoDidNotCome) {
   const StoreServer server;
-  EXPECT_EQ(failure_of([&] { ProcessGroup(place_at(server, 1, 3), milliseconds(500)); }),
+  EXPECT_EQ(failure_of([&] { ProcessGroup(rendezvous_at(server, 1, 3), milliseconds(500)); }),
             "rank 0 2 of 3 did not connect within 0.5 s");
 }
 

@@ -14,7 +14,7 @@ namespace ovq::distributed::test {
 
 using Group = std::shared_ptr<ProcessGroup>;
 
-inline Place place_at(const StoreServer& server, int64_t rank, int64_t ranks) {
+inline Rendezvous rendezvous_at(const StoreServer& server, int64_t rank, int64_t ranks) {
   return {
       .rank = rank, .ranks = ranks, .local_rank = rank, .local_ranks = ranks, .port = server.port(), .served = true};
 }
@@ -27,7 +27,7 @@ inline void on_ranks(int64_t ranks, const std::function<void(const Group&)>& bod
   for (int64_t rank = 0; rank < ranks; ++rank) {
     threads.emplace_back([&, rank] {
       try {
-        body(std::make_shared<ProcessGroup>(place_at(server, rank, ranks), timeout));
+        body(std::make_shared<ProcessGroup>(rendezvous_at(server, rank, ranks), timeout));
       } catch (const std::exception& error) {
         ADD_FAILURE() << "rank " << rank << ": " << error.what();
       }

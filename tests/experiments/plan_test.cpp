@@ -18,7 +18,7 @@ std::vector<std::string> labels(const std::vector<PlannedRun>& runs) {
 class Plan : public testing::Test {
  protected:
   std::vector<PlannedRun> plan(const json& set, const Selection& selection = {}) {
-    return plan_runs(read_experiment_set(write_set(directory_, set)), selection, places_);
+    return plan_runs(read_experiment_set(write_set(directory_, set)), selection, directories_);
   }
   void store(const PlannedRun& run, const ExperimentResult& result) {
     std::filesystem::create_directories(run.result.parent_path());
@@ -26,7 +26,7 @@ class Plan : public testing::Test {
   }
 
   TemporaryDirectory directory_;
-  Places places_{.results = directory_.path() / "results", .runs = directory_.path() / "runs"};
+  SetDirectories directories_{.results = directory_.path() / "results", .runs = directory_.path() / "runs"};
 };
 
 using Labels = std::vector<std::string>;
@@ -34,8 +34,8 @@ using Labels = std::vector<std::string>;
 TEST_F(Plan, AllExperimentsWithOneSeedThenWithTheNext) {
   const auto runs = plan(short_set());
   EXPECT_EQ(labels(runs), (Labels{"pair/sw-ovq-3", "pair/sw-nope-3", "pair/sw-ovq-4"}));
-  EXPECT_EQ(runs[0].directory, places_.runs / "pair/sw-ovq-3");
-  EXPECT_EQ(runs[0].result, places_.results / "pair/sw-ovq-3.json");
+  EXPECT_EQ(runs[0].directory, directories_.runs / "pair/sw-ovq-3");
+  EXPECT_EQ(runs[0].result, directories_.results / "pair/sw-ovq-3.json");
   EXPECT_EQ(labels(plan(short_set(), {.claims = {2}})), (Labels{"pair/sw-ovq-3", "pair/sw-ovq-4"}));
   EXPECT_EQ(labels(plan(short_set(), {.names = {"sw-nope"}})), (Labels{"pair/sw-nope-3"}));
   EXPECT_EQ(labels(plan(short_set(), {.names = {"pair/sw-nope"}})), (Labels{"pair/sw-nope-3"}));
@@ -161,7 +161,7 @@ TEST_F(Plan, ASearchWhoseBestRateLiesAtAnEdgeGoesOn) {
   const PlannedRun reported = plan(set, one).back();
   ExperimentResult result = result_of(reported.experiment, 3, 0.8);
   result.options = reported.experiment.run_options(3, 4e-3);
-  std::filesystem::remove_all(places_.results / "pair/search");
+  std::filesystem::remove_all(directories_.results / "pair/search");
   store(reported, result);
   EXPECT_FALSE(plan(set, one).back().finished());
   result.search = json::array({{{"learning_rate", 2e-3}}, {{"learning_rate", 4e-3}}});

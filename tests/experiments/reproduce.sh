@@ -42,9 +42,9 @@ expect 0 '4 runs, 0 of them done' "$ovq" reproduce short --dry-run
 expect 0 '2 runs, 0 of them done' "$ovq" reproduce short --seeds 1 --dry-run
 expect 0 '2 runs, 0 of them done' "$ovq" reproduce short --only sw-ovq --dry-run
 expect 2 'did you mean "sw-ovq"' "$ovq" reproduce short --only sw-ovk --dry-run
-expect 2 'no experiment is for claim 2; there are 1' "$ovq" reproduce --claims 2 --dry-run
+expect 2 'no experiment supports claim 2; there are experiments for 1' "$ovq" reproduce --claims 2 --dry-run
 expect 2 'did you mean "short"' "$ovq" reproduce shrt
-expect 2 '3 seeds are asked for; pair/sw-ovq has 2' "$ovq" reproduce short --seeds 3
+expect 2 '3 seeds were requested; pair/sw-ovq has 2' "$ovq" reproduce short --seeds 3
 expect 1 'cannot open none.json' "$ovq" reproduce none.json
 
 # All runs at once, then the same with a kill in the middle of each run.

@@ -139,7 +139,7 @@ TEST_F(InspectDirectories, ModelsAndRuns) {
 
   const std::string empty = (directory / "empty").string();
   std::filesystem::create_directories(empty);
-  EXPECT_EQ(message_of<std::runtime_error>([&] { inspect(empty); }), empty + " is no model: it has no config.json");
+  EXPECT_EQ(message_of<std::runtime_error>([&] { inspect(empty); }), empty + " is not a model: it has no config.json");
   EXPECT_EQ(message_of<std::invalid_argument>([&] {
               inspect("paper/text-sw-ovg");
             }).find("unknown model preset or directory \"paper/text-sw-ovg\"; did you mean \"paper/text-sw-ovq\""),

@@ -161,8 +161,8 @@ TEST(LanguageModel, StateOfACallThatFailedHalfway) {
   EXPECT_ANY_THROW(model->step(some_tokens(1, 1), state));
   weight.set_data(good);
   EXPECT_EQ(message_of<std::invalid_argument>([&] { model->step(some_tokens(1, 1), state); }),
-            "[model] state's layers have read 21 and 20 tokens; must have read the same number. A call that failed in "
-            "one of them leaves such a state");
+            "[model] state's layers have read 21 and 20 tokens; must have read the same number. This happens "
+            "when an earlier call failed halfway");
   EXPECT_NO_THROW(model->step(some_tokens(1, 1), before));
 }
 
@@ -237,7 +237,7 @@ TEST(Generate, PiecesLeaveTheSameDictionary) {
   const auto read = [&](ModelState& state, int64_t piece) {
     Session session(*model, state);
     EXPECT_EQ(session.read({tokens.data_ptr<int32_t>(), 130}, {.piece = piece}), 130);
-    return session.place().logits;
+    return session.continuation().logits;
   };
   ModelState whole;
   const Tensor expected = read(whole, 130);

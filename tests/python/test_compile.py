@@ -428,7 +428,6 @@ PUBLIC = {
     "ssd": (H, GATE.exp(), GATE[0, 0], H, H + 1),
     "mesa": (H, ovq.l2_norm(H), H, GATE, GATE.exp(), 1 + H[0, 0].square()),
     "short_convolution": (H.flatten(2), rand(32, 4)),
-    "short_convolution_with_state": (H.flatten(2), rand(32, 4)),
     "rms_norm": (H, 1 + rand(8)),
     "l2_norm": (H,),
     "rotary": (H,),

@@ -164,7 +164,9 @@ std::vector<Recurrence> recurrences() {
 }
 
 // Gradients of weighted_sum({x}) by x
-Tensor weights_of(const Tensor& x) { return at::arange(x.numel(), x.options()).mul(0.7).cos().view_as(x); }
+Tensor weights_of(const Tensor& x) {
+  return at::arange(x.numel(), kDouble).mul(0.7).cos().view_as(x).to(x.scalar_type());
+}
 
 Tensors leaves(const Tensors& x) {
   Tensors copies;

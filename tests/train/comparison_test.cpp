@@ -58,7 +58,8 @@ TEST(RunComparison, ARowForEachDictionary) {
             "sw-ovq [one] N 8        0.500       -         8  0.500      640 B        64\n"
             "sw-ovq [one] N 64       1.000   0.900        64  0.500     1.3 kB       128\n"
             "sw-ovq [one] keep 0.5       -   1.000       128  0.500     1.3 kB       128\n"
-            "N, what it keeps of the context, state per sequence and reading speed: at the longest length.\n"
+            "N, the share of the context that it keeps, state per sequence and reading speed are those at the longest "
+            "length.\n"
             "sw-ovq [one]: 1 steps, 1.50M tokens, 1:01\n\n");
 
   ASSERT_EQ(comparison.results().size(), 4u);

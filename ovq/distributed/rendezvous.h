@@ -10,7 +10,7 @@
 
 namespace ovq::distributed {
 
-struct Place {
+struct Rendezvous {
   int64_t rank = 0, ranks = 1;              // among all processes
   int64_t local_rank = 0, local_ranks = 1;  // among those on this machine
   std::string address = "127.0.0.1";        // of the machine with the store
@@ -23,7 +23,7 @@ using Variables = std::function<const char*(const char* name)>;  // has the sign
 
 // Returns nothing if no launcher started this process. Contradictory variables are a std::invalid_argument that names
 // the variable.
-std::optional<Place> place_from_environment(const Variables& variables);
-std::optional<Place> place_from_environment();
+std::optional<Rendezvous> rendezvous_from_environment(const Variables& variables);
+std::optional<Rendezvous> rendezvous_from_environment();
 
 }  // namespace ovq::distributed

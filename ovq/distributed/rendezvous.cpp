@@ -1,4 +1,4 @@
-#include "ovq/distributed/place.h"
+#include "ovq/distributed/rendezvous.h"
 
 #include <array>
 #include <charconv>
@@ -59,48 +59,51 @@ class Reader {
 constexpr int64_t kMost = 1 << 20;
 constexpr int64_t kPorts = 65535;
 
-void read_meeting_point(const Reader& reader, Place& place) {
+void read_meeting_point(const Reader& reader, Rendezvous& rendezvous) {
   if (reader.has("MASTER_ADDR"))
-    place.address = reader.text("MASTER_ADDR");
+    rendezvous.address = reader.text("MASTER_ADDR");
   else if (reader.has("SLURM_JOB_NODELIST"))
-    place.address = reader.first_host("SLURM_JOB_NODELIST");
+    rendezvous.address = reader.first_host("SLURM_JOB_NODELIST");
   else
-    check(place.local_ranks == place.ranks, "processes", "MASTER_ADDR is not set; must name the machine of rank 0");
+    check(rendezvous.local_ranks == rendezvous.ranks, "processes",
+          "MASTER_ADDR is not set; must name the machine of rank 0");
   if (reader.has("MASTER_PORT")) {
-    place.port = static_cast<int>(reader.number("MASTER_PORT", 1, kPorts));
+    rendezvous.port = static_cast<int>(reader.number("MASTER_PORT", 1, kPorts));
   } else if (reader.has("SLURM_JOB_ID")) {
     // Jobs on one machine must use different ports.
     constexpr int64_t kFirst = 20000, kCount = 10000;
-    place.port = static_cast<int>(kFirst + reader.number("SLURM_JOB_ID", 0, INT64_MAX) % kCount);
+    rendezvous.port = static_cast<int>(kFirst + reader.number("SLURM_JOB_ID", 0, INT64_MAX) % kCount);
   }
-  place.served = reader.has("TORCHELASTIC_USE_AGENT_STORE") && reader.text("TORCHELASTIC_USE_AGENT_STORE") == "True";
-  place.attempt =
+  rendezvous.served =
+      reader.has("TORCHELASTIC_USE_AGENT_STORE") && reader.text("TORCHELASTIC_USE_AGENT_STORE") == "True";
+  rendezvous.attempt =
       reader.number_or("TORCHELASTIC_RESTART_COUNT", 0, kMost, reader.number_or("SLURM_RESTART_COUNT", 0, kMost, 0));
 }
 
 }  // namespace
 
-std::optional<Place> place_from_environment(const Variables& variables) {
+std::optional<Rendezvous> rendezvous_from_environment(const Variables& variables) {
   const Reader reader(variables);
   for (const Starter& starter : kStarters) {
     if (!reader.has(starter.rank)) continue;
     check(reader.has(starter.ranks), "processes", starter.rank, " is set and ", starter.ranks, " is not");
-    Place place;
+    Rendezvous rendezvous;
     // The number of tasks of this srun; a job may have several steps.
     const bool step = std::strcmp(starter.ranks, "SLURM_NTASKS") == 0 && reader.has("SLURM_STEP_NUM_TASKS");
-    place.ranks = reader.number(step ? "SLURM_STEP_NUM_TASKS" : starter.ranks, 1, kMost);
-    place.rank = reader.number(starter.rank, 0, place.ranks - 1);
-    if (place.ranks == 1) return std::nullopt;
-    place.local_ranks = reader.number_or(starter.local_ranks, 1, place.ranks, place.ranks);
-    place.local_rank = reader.number_or(starter.local_rank, 0, place.ranks - 1, place.rank % place.local_ranks);
-    read_meeting_point(reader, place);
-    return place;
+    rendezvous.ranks = reader.number(step ? "SLURM_STEP_NUM_TASKS" : starter.ranks, 1, kMost);
+    rendezvous.rank = reader.number(starter.rank, 0, rendezvous.ranks - 1);
+    if (rendezvous.ranks == 1) return std::nullopt;
+    rendezvous.local_ranks = reader.number_or(starter.local_ranks, 1, rendezvous.ranks, rendezvous.ranks);
+    rendezvous.local_rank =
+        reader.number_or(starter.local_rank, 0, rendezvous.ranks - 1, rendezvous.rank % rendezvous.local_ranks);
+    read_meeting_point(reader, rendezvous);
+    return rendezvous;
   }
   return std::nullopt;
 }
 
-std::optional<Place> place_from_environment() {
-  return place_from_environment([](const char* name) { return static_cast<const char*>(std::getenv(name)); });
+std::optional<Rendezvous> rendezvous_from_environment() {
+  return rendezvous_from_environment([](const char* name) { return static_cast<const char*>(std::getenv(name)); });
 }
 
 }  // namespace ovq::distributed
