@@ -7,7 +7,6 @@ from torch import Tensor
 from .. import reference
 from .._library import call
 from ..paths import path_of
-from ..pointwise import silu
 from ..reference.recurrence import OutputAndState
 
 
@@ -43,6 +42,5 @@ def short_convolution(
     options = dict(initial_state=initial_state, return_state=return_state, cu_seqlens=cu_seqlens)
     if path_of(op, path, **inputs, initial_state=initial_state) == "formula":
         return reference.short_convolution(**inputs, activation=activation, **options)
-    y, state = call("short_convolution_with_state", **inputs, **options, op=op)
-    y = silu(y) if activation == "silu" else y
+    y, state = call(op, **inputs, **options, silu=activation == "silu")
     return (y, state) if return_state else y
