@@ -11,6 +11,7 @@ import torch
 import torch.autograd.forward_ad as forward_ad
 from torch import Tensor
 
+COMPILES = hasattr(torch, "compiler")  # torch 2
 KERNEL_DTYPES = (torch.float32, torch.bfloat16, torch.half)
 
 
@@ -50,18 +51,16 @@ path_from_environment._dynamo_marked_constant = True  # type: ignore[attr-define
 
 def has_tangents(*tensors: Any) -> bool:
     """Whether one of them carries what kernels do not see: a tangent of forward mode, or a level of torch.func."""
-    if compiling():
+    if compiling() or (forward_ad._current_level < 0 and not torch._C._are_functorch_transforms_active()):
         return False
     given = [x for x in tensors if isinstance(x, Tensor)]
     if torch._C._are_functorch_transforms_active():
         return any(torch._C._functorch.is_gradtrackingtensor(x) for x in given)
-    if forward_ad._current_level < 0:
-        return False
     return any(forward_ad.unpack_dual(x).tangent is not None for x in given)
 
 
 def compiling() -> bool:
-    return hasattr(torch, "compiler") and torch.compiler.is_compiling()
+    return COMPILES and torch.compiler.is_compiling()
 
 
 def without_autocast(x: Tensor) -> Any:

@@ -20,9 +20,6 @@ OPTIONS = {
 }
 WEIGHABLE = {name: options for name, options in OPTIONS.items() if "rate" not in options}
 
-# What configurations have without effect, and no layer in Python has.
-WITHOUT_EFFECT = {"ovq": {"trial"}, **dict.fromkeys(("gdn", "mamba2", "mesa", "linear"), {"chunk"})}
-
 both_paths = pytest.mark.parametrize("path", ["kernel", "formula"])
 
 

@@ -65,7 +65,7 @@ class CausalLM(nn.Module):
         config = self.config
         width, layers, eps = config["hidden_size"], config["num_hidden_layers"], config["rms_norm_eps"]
         pattern = config["pattern"].split(",")
-        mixers = [make_mixer(dim=width, **_options(config["mixers"][pattern[i % len(pattern)]])) for i in range(layers)]
+        mixers = [make_mixer(dim=width, **config["mixers"][pattern[i % len(pattern)]]) for i in range(layers)]
         self.embed = TokenEmbedding(config["vocab_size"], width)
         self.layers = nn.ModuleList(Block(width, config["intermediate_size"], mixer, eps) for mixer in mixers)
         self.norm = RMSNorm(width, eps)
@@ -263,12 +263,6 @@ class CausalLM(nn.Module):
                 block.mixer._check_state(own, batch)
             if own.dictionary is not None and not own.tensors and (found := own.dictionary.counts.shape[0]) != batch:
                 raise ValueError(f"[model] state is for batch {found}; tokens has batch {batch}")
-
-
-def _options(mixer: Dict[str, Any]) -> Dict[str, Any]:
-    """Of a mixer's configuration, without what has no effect."""
-    chunked = mixer["type"] in ("ovq", "vq")
-    return {k: v for k, v in mixer.items() if (k, v) != ("trial", "none") and (k != "chunk" or chunked)}
 
 
 def _mixed(a: int, b: int) -> int:
