@@ -64,17 +64,24 @@ class LinearFunction : public OnceDifferentiable<LinearFunction> {
   }
 };
 
+// The library's products in the dtype of their factors, which autocast would round to bfloat16.
+Tensor library_product(const Tensor& a, const Tensor& b, const Tensor& add = {}) {
+  const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
+  return add.defined() ? at::addmm(add, a, b) : at::mm(a, b);
+}
+
 }  // namespace
 
 Tensor rows_times_transposed(const Tensor& x, const Tensor& w, const Tensor& add) {
   const Tensor b = w.t();
   if (product_is_faster(x, b)) return multiplied(x, b, add);
-  return add.defined() ? at::addmm(add, x, b) : at::mm(x, b);
+  return library_product(x, b, add);
 }
 
 void rows_times_transposed_into(const Tensor& x, const Tensor& w, const Tensor& add, Tensor y) {
   const Tensor b = w.t();
   if (product_is_faster(x, b)) return multiply_into(x, b, add, y);
+  const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
   if (add.defined())
     at::addmm_out(y, add, x, b);
   else
@@ -82,12 +89,12 @@ void rows_times_transposed_into(const Tensor& x, const Tensor& w, const Tensor& 
 }
 
 Tensor rows_times(const Tensor& y, const Tensor& w) {
-  return product_is_faster(y, w) ? multiplied(y, w) : at::mm(y, w);
+  return product_is_faster(y, w) ? multiplied(y, w) : library_product(y, w);
 }
 
 Tensor columns_times_rows(const Tensor& y, const Tensor& x) {
   const int64_t depth = x.size(0), rows = y.size(1), columns = x.size(1);
-  if (!kernels::outer_product_is_faster(depth, rows, columns)) return at::mm(y.t(), x);
+  if (!kernels::outer_product_is_faster(depth, rows, columns)) return library_product(y.t(), x);
   RECORD_USER_SCOPE("ovq::product");
   use_torch_threads();
   const int64_t sums = kernels::outer_product_sums(depth);
