@@ -75,7 +75,7 @@ ExecutedFlops times(double heads, const ExecutedFlops& flops) {
   return {heads * flops.forward, heads * flops.backward};
 }
 
-// Tokens that the composed ops compute at a time. A context shorter than a chunk is one chunk.
+// Tokens of a chunk in the formulas of flops.h. A context shorter than a chunk is one chunk.
 constexpr double kRecurrenceChunk = 64;
 double recurrence_chunk(double context) { return std::min(kRecurrenceChunk, context); }
 

@@ -6,7 +6,7 @@
 //   ovq         (4 N_c + 2 L) d per query head and 2 N_c d per kv head (search); backward (10 N_c + 5 L) d;
 //               N_c the centroids that chunk c reads, L the chunk; with rope a whole chunk more is in the window
 //   vq          training reads like attention; a codebook of K costs 2 K d per kv head, two searches with sf-diveq
-//   linear, mamba2, gdn, mesa   as composed ops do it by chunks of C = 64 (the kernels have less to do), per head with
+//   linear, mamba2, gdn, mesa   by chunks of C = 64 tokens (the kernels have less to do), per head with
 //               keys dk and values dv (s = dk dv):
 //               linear, mamba2  4 s + 2 C (dk + dv);              backward 8 s + C (6 dk + 4 dv)
 //               gdn             6 s + C (6 dk + 4 dv) + C^2;      backward 12 s + C (16 dk + 8 dv)
