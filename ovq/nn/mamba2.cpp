@@ -56,20 +56,17 @@ Mamba2::Mamba2(const Mamba2Options& options)
 // Gate, x, b, c and the steps, [B, T, channels] each.
 std::vector<Tensor> Mamba2::inputs(const RecurInputs& in) {
   const int64_t shared = options_.groups * options_.state;
-  const Tensor &weight = in_proj_->weight, &taps = conv_->weight, &bias = conv_->bias;
-  std::vector<ops::ProjectedPart> parts = {{.channels = inner()}};
-  int64_t first = 0;
-  for (const int64_t channels : {inner(), shared, shared}) {
-    parts.push_back({.channels = channels,
-                     .taps = taps.narrow(0, first, channels),
-                     .taps_bias = bias.narrow(0, first, channels),
-                     .silu = true});
-    first += channels;
-  }
-  parts.push_back({.channels = options_.heads});
-  constexpr const char* kConvolution = "conv";
-  return projected(in, {.x = in.x, .weights = {weight}, .parts = parts, .cu_seqlens = in.cu_seqlens},
-                   {nullptr, kConvolution, kConvolution, kConvolution, nullptr});
+  const std::vector<Tensor> parts = projected(
+      in,
+      {.x = in.x,
+       .weights = {in_proj_->weight},
+       .parts = {{.channels = inner()},
+                 {.channels = convolved_channels(), .taps = conv_->weight, .taps_bias = conv_->bias, .silu = true},
+                 {.channels = options_.heads}},
+       .cu_seqlens = in.cu_seqlens},
+      {nullptr, "conv", nullptr});
+  const std::vector<Tensor> rows = parts[1].split_with_sizes({inner(), shared, shared}, -1);
+  return {parts[0], rows[0], rows[1], rows[2], parts[2]};
 }
 
 RecurrentMixer::Recurred Mamba2::recur(const RecurInputs& in) {

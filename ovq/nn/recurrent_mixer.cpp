@@ -71,18 +71,12 @@ std::vector<Tensor> RecurrentMixer::projected(const RecurInputs& in, const ops::
                                               const std::vector<const char*>& names) const {
   if (in.state == nullptr) return ops::projections(inputs);
   std::vector<ops::CarriedRows> carried(names.size());
-  const auto same = [&](size_t a, size_t b) { return names[a] != nullptr && names[b] == names[a]; };
-  for (size_t i = 0, first = 0; i < names.size(); ++i) {
-    first = i > 0 && same(i - 1, i) ? first + static_cast<size_t>(inputs.parts[i - 1].channels) : 0;
-    const Tensor before = names[i] == nullptr ? Tensor() : in.state->tensor(names[i]);
-    if (before.defined()) carried[i].inputs = before.narrow(2, static_cast<int64_t>(first), inputs.parts[i].channels);
+  for (size_t i = 0; i < names.size(); ++i) {
+    if (names[i] != nullptr) carried[i].inputs = in.state->tensor(names[i]);
   }
   std::vector<Tensor> y = ops::projections(inputs, carried);
   for (size_t i = 0; i < names.size(); ++i) {
-    if (names[i] == nullptr || (i > 0 && same(i - 1, i))) continue;
-    std::vector<Tensor> channels = {carried[i].inputs};
-    for (size_t j = i + 1; j < names.size() && same(i, j); ++j) channels.push_back(carried[j].inputs);
-    in.carried.emplace_back(names[i], channels.size() == 1 ? channels[0] : at::cat(channels, 2));
+    if (names[i] != nullptr) in.carried.emplace_back(names[i], carried[i].inputs);
   }
   return y;
 }

@@ -74,7 +74,7 @@ class RecurrentMixer : public Mixer {
   StateLayout head_layout(const char* kind) const;
 
   // ops::projections behind what the state has of the tokens before x. `names`: of each part's inputs in it, null
-  // without a convolution; consecutive parts of one name are channels of one convolution.
+  // without a convolution.
   std::vector<Tensor> projected(const RecurInputs& in, const ops::ProjectionsInputs& inputs,
                                 const std::vector<const char*>& names) const;
 
