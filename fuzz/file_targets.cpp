@@ -15,6 +15,7 @@
 #include "ovq/text/chat_template.h"
 #include "ovq/text/documents.h"
 #include "ovq/text/json_tokenizer.h"
+#include "ovq/text/regex.h"
 #include "ovq/text/text_stream.h"
 #include "ovq/text/token_file.h"
 #include "ovq/text/tokenizer_training.h"
@@ -246,6 +247,31 @@ std::vector<std::string> tokenizer_json_seeds() {
           byte_level + ", " + pieces_model + "}"};
 }
 
+// A pattern of a tokenizer.json, and after the first line break the text to search.
+void read_pattern(std::string_view bytes) {
+  const size_t end = std::min(bytes.find('\n'), bytes.size());
+  const std::string text(bytes.substr(std::min(end + 1, bytes.size())));
+  if (text::valid_prefix(bytes) != bytes.size()) return;
+  const text::Regex regex(bytes.substr(0, end));
+  size_t done = 0;
+  text::for_each_match(regex, text, [&](text::Regex::Match match) {
+    const bool ordered = done <= match.begin && match.begin <= match.end && match.end <= text.size();
+    if (!ordered || text::valid_prefix(std::string_view(text).substr(0, match.end)) != match.end)
+      throw std::logic_error("a match is out of place");
+    done = match.end;
+  });
+}
+
+std::vector<std::string> pattern_seeds() {
+  const std::string patterns[] = {
+      R"((?i:'s|'t|'re)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)",
+      R"(\b[\w']+\b|(?<=\W)\h{2}|(?>a+)b|^\t*|[^\S\n]++|x{,3}?|.$)",
+      R"([\x{4e00}-\u9fa5\-\]&]*\p{Han}|\P{Lu}\p{^M}|\A\D\z)"};
+  std::vector<std::string> seeds;
+  for (const std::string& pattern : patterns) seeds.push_back(pattern + "\n" + kText);
+  return seeds;
+}
+
 void read_text(std::string_view bytes) {
   const size_t valid = text::valid_prefix(bytes);
   if (text::valid_prefix(bytes.substr(0, valid)) != valid) throw std::logic_error("a valid prefix is not valid");
@@ -305,6 +331,7 @@ std::vector<Target> file_targets() {
           {"token_file", read_token_file, token_file_seeds},
           {"tokenizer", read_tokenizer, tokenizer_seeds},
           {"tokenizer_json", read_tokenizer_json, tokenizer_json_seeds},
+          {"pattern", read_pattern, pattern_seeds},
           {"text", read_text, text_seeds},
           {"questions", read_questions, question_seeds},
           {"json_lines", read_json_lines, json_line_seeds}};

@@ -229,13 +229,15 @@ class BpeTokenizer final : public JsonTokenizer {
 
   // Valid characters as they are, control characters and other bytes by number.
   static std::string printable(std::string_view bytes) {
+    constexpr size_t kLongestCharacter = 4;
+    const auto byte_names = make_byte_tokenizer();
     std::string name;
     while (!bytes.empty()) {
-      const size_t valid = valid_prefix(bytes);
-      const CodePoint next = valid > 0 ? first_code_point(bytes) : CodePoint{.value = 0, .size = 1};
-      const bool shown = valid > 0 && next.value >= 0x20 && next.value != 0x7f && next.value != '\\';
-      name += shown ? std::string(bytes.substr(0, next.size))
-                    : make_byte_tokenizer()->token_name(static_cast<uint8_t>(bytes.front()));
+      const bool valid = valid_prefix(bytes.substr(0, kLongestCharacter)) > 0;
+      const CodePoint next = valid ? first_code_point(bytes) : CodePoint{.value = 0, .size = 1};
+      const bool shown = next.value >= 0x20 && next.value != 0x7f && next.value != '\\';
+      name +=
+          shown ? std::string(bytes.substr(0, next.size)) : byte_names->token_name(static_cast<uint8_t>(bytes.front()));
       bytes.remove_prefix(next.size);
     }
     return name;
