@@ -91,7 +91,8 @@ json without_retired_fields(json patch, const ModelConfig& base) {
   for (auto& [name, mixer] : mixers->items()) {
     const json own = base.mixers.contains(name) ? json(type_of(base.mixers.at(name))) : json();
     const json type = mixer.is_object() ? mixer.value("type", own) : json();
-    if (std::find(known.begin(), known.end(), type) != known.end()) update_retired_mixer_fields(mixer, type);
+    const std::string type_name = type.is_string() ? type.get<std::string>() : "";
+    if (std::find(known.begin(), known.end(), type_name) != known.end()) update_retired_mixer_fields(mixer, type_name);
     if (!mixer.is_object() || !mixer.empty()) kept[name] = mixer;
   }
   if (kept.empty()) {
