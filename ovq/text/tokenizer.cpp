@@ -124,7 +124,8 @@ void remove_tokenizer(const std::string& directory) {
 
 std::unique_ptr<Tokenizer> load_tokenizer(const std::string& directory) {
   const std::string inside = name_in(directory);
-  return inside.empty() ? nullptr : make_tokenizer(inside);
+  if (inside.empty()) return nullptr;
+  return make_tokenizer(inside);
 }
 
 }  // namespace ovq::text
