@@ -62,6 +62,14 @@ std::string beside(const std::filesystem::path& path, const char* name) {
   return std::filesystem::exists(other) ? read_text_file("tokenizer", other.string()) : "";
 }
 
+// What make_tokenizer takes for the tokenizer in a directory; empty if there is none.
+std::string name_in(const std::filesystem::path& folder) {
+  for (const char* file : {kTokenizerJson, kSentencePieceModel}) {
+    if (std::filesystem::exists(folder / file)) return (folder / file).string();
+  }
+  return std::filesystem::exists(folder / kBytesMark) ? kBytes : "";
+}
+
 }  // namespace
 
 std::string Tokenizer::identity() const {
@@ -84,10 +92,10 @@ std::unique_ptr<Tokenizer> make_sentencepiece_tokenizer(std::string model, const
 std::unique_ptr<Tokenizer> make_tokenizer(const std::string& name) {
   if (name == kBytes) return make_byte_tokenizer();
   if (std::filesystem::is_directory(name)) {
-    auto tokenizer = load_tokenizer(name);
-    check_data(tokenizer != nullptr, "tokenizer", name, " has no ", kTokenizerJson, ", ", kSentencePieceModel, " or ",
+    const std::string inside = name_in(name);
+    check_data(!inside.empty(), "tokenizer", name, " has no ", kTokenizerJson, ", ", kSentencePieceModel, " or ",
                kBytesMark);
-    return tokenizer;
+    return make_tokenizer(inside);
   }
   check_data(std::filesystem::is_regular_file(name), "tokenizer", name,
              " is not a file; expected \"bytes\", a SentencePiece model, a tokenizer.json or a directory with one");
@@ -115,11 +123,9 @@ void remove_tokenizer(const std::string& directory) {
 }
 
 std::unique_ptr<Tokenizer> load_tokenizer(const std::string& directory) {
-  const std::filesystem::path folder = directory;
-  for (const char* file : {kTokenizerJson, kSentencePieceModel}) {
-    if (std::filesystem::exists(folder / file)) return make_tokenizer((folder / file).string());
-  }
-  return std::filesystem::exists(folder / kBytesMark) ? make_byte_tokenizer() : nullptr;
+  const std::string inside = name_in(directory);
+  if (inside.empty()) return nullptr;
+  return make_tokenizer(inside);
 }
 
 }  // namespace ovq::text

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <bitset>
+#include <memory>
 #include <stdexcept>
 #include <vector>
 
