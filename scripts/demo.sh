@@ -38,8 +38,8 @@ train() {
   if [[ -e $out/run.json ]]; then
     "$ovq" train --resume "$out" --threads 1
   else
-    "$ovq" train --task text --scale tiny --model "tiny/text-$1" --lengths 1024 --steps 2000 --warmup 100 \
-      --tokens-per-step 1024 --learning-rate 0.004 --eval-every 0 --seed "$seed" --task-options "$files" --out "$out" \
+    "$ovq" train --task text --scale tiny --model "tiny/text-$1" --lengths 1024 --steps 3000 --warmup 100 \
+      --tokens-per-step 1024 --learning-rate 0.008 --eval-every 0 --seed "$seed" --task-options "$files" --out "$out" \
       --threads 1
   fi 2>&1 | sed -u "s/^/$(printf '%-9s' "$1")/"
 }
