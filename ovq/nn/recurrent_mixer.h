@@ -1,7 +1,7 @@
 // Common part of the recurrent layers: y = W_o normalised(op(projections of x)), with an op whose state is a matrix per
-// head (see ops/recurrence.h) and short convolutions on its inputs. This class has the projections and convolutions,
-// their states between calls, packed sequences, and the norm and gate of the output. A layer implements `recur`, which
-// prepares the inputs of its op.
+// head (see ops/recurrence/torch.h) and short convolutions on its inputs. This class has the projections and
+// convolutions, their states between calls, packed sequences, and the norm and gate of the output. A layer implements
+// `recur`, which prepares the inputs of its op.
 #pragma once
 
 #include <utility>
